@@ -1,0 +1,1 @@
+"""Stoker's headless core: supervision, observation and decisions. Never imports the console."""

@@ -1,0 +1,57 @@
+"""Files that are never half-written, and records that say when they are damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from engine_ctl.errors import Failed
+
+T = TypeVar("T")
+
+
+class CorruptRecord(Failed):
+    """A record that cannot be read. The file is left as it is for inspection."""
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace `path` with `data`: write beside it, fsync, rename. Raises OSError (ENOSPC too)."""
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Write a msgspec record as indented JSON, atomically, mode 0600."""
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """Read a record; None when the file is absent or empty. Raises CorruptRecord on garbage.
+
+    Unknown fields are ignored, so that an older Stoker can read what a newer one wrote.
+    """
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not data.strip(b"\0 \n"):
+        return None
+    try:
+        return msgspec.json.decode(data.strip(b"\0 \n"), type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CorruptRecord(f"{path} is damaged ({error}); move it away to go on") from None

@@ -1,0 +1,1 @@
+"""What one model run means: profiles, their arguments, lint rules, import and export."""
