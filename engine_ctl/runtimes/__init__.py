@@ -1,0 +1,1 @@
+"""vLLM installations: found, made, verified, remembered."""

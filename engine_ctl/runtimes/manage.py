@@ -1,0 +1,99 @@
+"""`stoker runtime add | list | remove | check`, as functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from engine_ctl.errors import Failed, Usage
+from engine_ctl.paths import Dirs, ensure_private
+from engine_ctl.runtimes import detect
+from engine_ctl.runtimes.install import Report, install, recipe, verified
+from engine_ctl.runtimes.probe import probe
+from engine_ctl.runtimes.store import Runtime, RuntimeStore, missing, stamp_of
+
+
+def add(dirs: Dirs, spec: str, report: Report, name: str | None = None) -> Runtime:
+    """Add a runtime: `cpu`, `vllm==VERSION`, or the path of an interpreter (never changed)."""
+    what = recipe(spec)
+    if what is not None:
+        return install(dirs, what, report, name)
+    if "/" not in spec:
+        found = shutil.which(spec) if spec.startswith("python") else None
+        if found is None:
+            raise Usage(f"{spec!r} is none of: cpu, vllm==VERSION, /path/to/python")
+        spec = found
+    path = Path(spec).expanduser()
+    if path.is_dir() and (path / "bin" / "python").exists():
+        path = path / "bin" / "python"
+    return add_interpreter(dirs, str(path.absolute()), report, name)
+
+
+def add_interpreter(dirs: Dirs, python: str, report: Report, name: str | None = None) -> Runtime:
+    """Remember an existing interpreter after importing vLLM in it; nothing of it is changed."""
+    if not os.access(python, os.X_OK):
+        raise Failed(f"{python} is not an executable file")
+    store = RuntimeStore(dirs)
+    ensure_private(store.root)
+    for known in store.all()[0]:
+        if known.python == python and name in (None, known.name) and not missing(known):
+            return known
+    report("importing vLLM", 0.3)
+    if name is None:
+        found = probe(python, {})
+        base = re.sub(r"[^a-z0-9_.+-]", "-", f"{found.platform}-{found.version}".lower())
+        name, n = base, 2
+        while name in store.names():
+            name, n = f"{base}-{n}", n + 1
+    directory = store.directory(name)
+    if (directory / "runtime.json").exists():
+        raise Usage(f"there is a runtime {name!r} already; choose another --name")
+    ensure_private(directory)
+    try:
+        runtime = verified(directory, name, python, managed=False, source=python)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    store.save(runtime)
+    report("ready", 1.0)
+    return runtime
+
+
+def check(dirs: Dirs, name: str) -> tuple[Runtime, list[str]]:
+    """Import vLLM again and compare with the record; returns it refreshed and what changed."""
+    store = RuntimeStore(dirs)
+    runtime = store.load(name)
+    problem = missing(runtime)
+    if problem:
+        raise Failed(problem)
+    directory = store.directory(name)
+    fresh = verified(directory, name, runtime.python, runtime.managed, runtime.source)
+    changed = [
+        f"{field}: {getattr(runtime, field)} → {getattr(fresh, field)}"
+        for field in ("version", "platform", "torch", "package")
+        if getattr(runtime, field) != getattr(fresh, field)
+    ]
+    store.save(fresh)
+    return fresh, changed
+
+
+def is_stale(runtime: Runtime) -> bool:
+    """Was the installation changed since it was recorded (pip install underneath)?"""
+    return stamp_of(runtime.python, runtime.package) != runtime.stamp
+
+
+def offer(dirs: Dirs) -> tuple[str, str] | None:
+    """A runtime worth adding without being asked twice: (interpreter, why), or None.
+
+    Beside Stoker first (the extras), then a vLLM on PATH where an NVIDIA driver is loaded.
+    """
+    known = {r.python for r in RuntimeStore(dirs).all()[0]}
+    beside = detect.beside_us()
+    if beside and beside not in known:
+        return beside, "vLLM is installed beside Stoker"
+    path = detect.on_path()
+    if path and path not in known and detect.nvidia_driver():
+        return path, "vLLM is on PATH and an NVIDIA driver is loaded"
+    return None
