@@ -53,7 +53,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One resolved profile (parents merged). `name` and `path` say where it came from.
 
     `args` keeps vLLM's names with underscores, in the author's order. `env` values are strings
-    or references."""
+    or references. `origin` keeps what an import found and a profile has no word for (image,
+    volumes, launcher, unit directives): written back by an export, never used to run.
+
+    `host` is always explicit here; vLLM's own default (all interfaces) is "0.0.0.0".
+    A text value may hold references to the environment, written as shells write them:
+    `${NAME}`, `${NAME:-default}`, `${NAME:?message}`, `$(command)`; `$${` and `$$(` are literal."""
 
     name: str
     path: str | None = None
@@ -75,3 +80,4 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bench: dict[str, Any] = msgspec.field(default_factory=dict)
     notes: str = ""
     tags: tuple[str, ...] = ()
+    origin: dict[str, Any] = msgspec.field(default_factory=dict)
