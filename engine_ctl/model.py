@@ -102,7 +102,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """Scheduler state of one data-parallel rank. Rates in tokens/s, usage 0..1, times seconds."""
+    """Scheduler state of one data-parallel rank. Rates in tokens/s, usage 0..1, times seconds.
+
+    `percentiles` is {"ttft": {"p50": …}}; those named in `over` ("ttft.p99") lie above the
+    histogram's last edge, so that the value is only a lower bound (shown as "> 60 s")."""
 
     engine: str
     running: int | None = None
@@ -116,12 +119,16 @@ class RankLoad:
     preemptions: int | None = None
     sleep_state: str | None = None
     percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
+    over: tuple[str, ...] = ()
     extra: dict[str, float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What /metrics said about one engine, summed over ranks where that makes sense."""
+    """What /metrics said about one engine, summed over ranks where that makes sense (KV usage is
+    the fullest rank's). `at` is wall-clock seconds of the answer. `stalled_s`: for how long
+    requests have been there while no token moved. `history` has one value a second, NaN where
+    unknown."""
 
     at: float
     ranks: tuple[RankLoad, ...] = ()
@@ -131,6 +138,9 @@ class EngineLoad:
     tokens_per_second: float | None = None
     prompt_tokens_per_second: float | None = None
     healthy: bool | None = None
+    rejections: dict[str, float] = field(default_factory=dict)
+    stalled_s: float | None = None
+    stats_disabled: bool = False
     history: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
