@@ -1,0 +1,1 @@
+"""The state directory: records, units and runs, locks, events. The file system is the database."""

@@ -1,0 +1,141 @@
+"""The records of the state directory as types. Each has one writer (docs/architecture.md).
+
+Times named `at`, `created`, `started`, `ended` are wall-clock seconds, for showing only; durations
+are seconds of the monotonic clock. `None` means unknown. Readers ignore fields they do not know.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_ctl.identity import Identity
+from engine_ctl.model import Kind
+from profiles.model import EnvRef, Restart, Stop
+
+LOG_MAX_BYTES = 1 << 30
+FREE_FLOOR_BYTES = 256 << 20
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """spec.json: what to start. `run` is "<unit>/<n>", filled in by `Store.new_run`.
+
+    `env` values are stored; `env_refs` are resolved by the shim at spawn, so that a secret is
+    never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
+    something accepts connections there). `ready_timeout_s` 0 means no limit. `attempt` counts
+    starts of one series of automatic restarts, from 1."""
+
+    schema: int = 1
+    run: str = ""
+    unit: str
+    kind: Kind
+    argv: list[str]
+    display_argv: list[str] = msgspec.field(default_factory=list)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    env_refs: dict[str, EnvRef] = msgspec.field(default_factory=dict)
+    env_unset: list[str] = msgspec.field(default_factory=list)
+    cwd: str | None = None
+    runtime: str | None = None
+    python: str | None = None
+    runtime_version: str | None = None
+    platform: str | None = None
+    profile: str | None = None
+    profile_path: str | None = None
+    model: str | None = None
+    served_name: str | None = None
+    host: str | None = None
+    port: int | None = None
+    gpus: list[int | str] = msgspec.field(default_factory=list)
+    devices: list[str] = msgspec.field(default_factory=list)
+    ready_url: str | None = None
+    ready_timeout_s: float = 1800.0
+    restart: Restart = msgspec.field(default_factory=Restart)
+    stop: Stop = msgspec.field(default_factory=Stop)
+    log_max_bytes: int = LOG_MAX_BYTES
+    free_floor_bytes: int = FREE_FLOOR_BYTES
+    attempt: int = 1
+    created: float = 0.0
+    via: str = "spawn"
+    standby: str | None = None
+    predecessor: str | None = None
+    by: str = ""
+
+
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """identity.json: the shim and the leader (the started process), each for all time.
+
+    `session` is the leader's session id, `monotonic` the start on CLOCK_MONOTONIC of that boot,
+    `adopted` true when this shim is not the leader's parent (the exit status stays unknown)."""
+
+    schema: int = 1
+    run: str
+    shim: Identity
+    leader: Identity
+    session: int
+    started: float
+    monotonic: float
+    adopted: bool = False
+
+
+class ReadyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """ready.json: when the run first answered. `seconds` since its start."""
+
+    schema: int = 1
+    wall: float
+    seconds: float
+
+
+class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """request.json: somebody asked for this run to end. The first request stays."""
+
+    schema: int = 1
+    at: float
+    by: str = ""
+    reason: str = ""
+    stop: Stop = msgspec.field(default_factory=Stop)
+
+
+class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """exit.json: how the run ended. `code` and `signal` are both None when nobody could know.
+
+    `requested`: request.json was there when the leader ended. `swept` are pids that outlived the
+    leader and were ended by Stoker, `remaining` those that could not be. `seconds` since the
+    start, `ended_ticks` clock ticks since boot (comparable to a process's start time).
+    `error`: the process could not be started, or was ended by its shim, and why.
+    `restart_in_s`: the shim will start the next run after so long; `gave_up`: it would have, but
+    the maximum of restarts is used up."""
+
+    schema: int = 1
+    run: str = ""
+    code: int | None = None
+    signal: int | None = None
+    requested: bool = False
+    swept: list[int] = msgspec.field(default_factory=list)
+    remaining: list[int] = msgspec.field(default_factory=list)
+    ended: float
+    seconds: float | None = None
+    ended_ticks: int | None = None
+    boot: str | None = None
+    error: str | None = None
+    restart_in_s: float | None = None
+    gave_up: bool = False
+
+
+class UnitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """unit.json. `desired` is running or stopped; `last_good` the last run that became ready."""
+
+    schema: int = 1
+    unit: str
+    kind: Kind = Kind.ENGINE
+    profile: str = ""
+    desired: str = "stopped"
+    last_good: str | None = None
+    created: float = 0.0
+    by: str = ""
+
+
+class CurrentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """current.json: the run that the unit is about."""
+
+    schema: int = 1
+    run: str
+    since: float = 0.0

@@ -1,0 +1,324 @@
+"""Units and runs on disk: create, list, load, remove; locks; run numbers; the current run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine_ctl import atomic
+from engine_ctl.errors import Busy, Failed, NotFound, Usage
+from engine_ctl.model import Kind
+from engine_ctl.paths import Dirs, ensure_private
+from engine_ctl.state.records import (
+    CurrentRecord,
+    ExitRecord,
+    ReadyRecord,
+    RunIdentity,
+    RunSpec,
+    StopRequest,
+    UnitRecord,
+)
+
+UNIT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+# A shim holds the lock for milliseconds when it makes the next run, an observer when it looks.
+LOCK_PATIENCE_S = 0.3
+
+
+def check_unit_name(unit: str) -> str:
+    """The name itself, or Usage when it cannot name a unit."""
+    if not UNIT_NAME.fullmatch(unit):
+        raise Usage(
+            f"{unit!r} cannot name a unit: use up to 64 of a-z 0-9 . _ - and begin with a-z or 0-9"
+        )
+    return unit
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's directory. Its records are None while they are not there.
+
+    Every reader raises CorruptRecord (one line) on a damaged file."""
+
+    unit: str
+    number: int
+    dir: Path
+
+    @property
+    def id(self) -> str:
+        return f"{self.unit}/{self.number}"
+
+    @property
+    def log(self) -> Path:
+        return self.dir / "log"
+
+    @property
+    def state(self) -> Path:
+        """The state directory that this run is in."""
+        return self.dir.parents[3]
+
+    def spec(self) -> RunSpec:
+        """What was to be started. Raises NotFound when the record is missing."""
+        spec = atomic.read_record(self.dir / "spec.json", RunSpec)
+        if spec is None:
+            raise NotFound(f"run {self.id} has no spec.json: its creation was interrupted")
+        return spec
+
+    def identity(self) -> RunIdentity | None:
+        return atomic.read_record(self.dir / "identity.json", RunIdentity)
+
+    def ready(self) -> ReadyRecord | None:
+        return atomic.read_record(self.dir / "ready.json", ReadyRecord)
+
+    def request(self) -> StopRequest | None:
+        return atomic.read_record(self.dir / "request.json", StopRequest)
+
+    def exit(self) -> ExitRecord | None:
+        return atomic.read_record(self.dir / "exit.json", ExitRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Units that can be read, in order of name, and one line for each that cannot."""
+
+    units: tuple[UnitRecord, ...]
+    problems: tuple[str, ...]
+
+
+class Store:
+    """The state directory. Cheap to make; keeps nothing in memory but the paths.
+
+    Raises Failed when others could write to the directory (see paths.ensure_private)."""
+
+    def __init__(self, dirs: Dirs) -> None:
+        self.dirs = dirs
+        self.root = ensure_private(dirs.state)
+        self.units_dir = ensure_private(dirs.units)
+
+    # Units
+
+    def unit_dir(self, unit: str) -> Path:
+        return self.units_dir / check_unit_name(unit)
+
+    def exists(self, unit: str) -> bool:
+        return (self.unit_dir(unit) / "unit.json").exists()
+
+    def create(self, unit: str, kind: Kind, profile: str = "", by: str = "") -> UnitRecord:
+        """Make a unit. Raises Busy when the name is taken, Usage when it is no name."""
+        directory = self.unit_dir(unit)
+        record = UnitRecord(unit=unit, kind=kind, profile=profile, created=time.time(), by=by)
+        with _writing(directory):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            (directory / "runs").mkdir(mode=0o700, exist_ok=True)
+            with self.lock(unit):
+                if (directory / "unit.json").exists():
+                    raise Busy(f"unit {unit} exists already; choose another name or remove it")
+                atomic.write_record(directory / "unit.json", record)
+        return record
+
+    def load(self, unit: str) -> UnitRecord:
+        """Raises NotFound, or CorruptRecord."""
+        record = atomic.read_record(self.unit_dir(unit) / "unit.json", UnitRecord)
+        if record is None:
+            raise NotFound(f"no unit named {unit}; see: stoker ps")
+        return record
+
+    def save(self, record: UnitRecord) -> None:
+        """Replace unit.json. Hold the unit's lock."""
+        path = self.unit_dir(record.unit) / "unit.json"
+        with _writing(path):
+            atomic.write_record(path, record)
+
+    def list_units(self) -> Listing:
+        """All units. A damaged one becomes a line in `problems`; the others are unaffected."""
+        units: list[UnitRecord] = []
+        problems: list[str] = []
+        for entry in sorted(self.units_dir.iterdir()):
+            if entry.name.startswith("."):
+                continue
+            if not UNIT_NAME.fullmatch(entry.name) or not entry.is_dir():
+                problems.append(f"{entry} is not a unit; move it away")
+                continue
+            try:
+                units.append(self.load(entry.name))
+            except NotFound:
+                if any((entry / "runs").glob("*")):
+                    problems.append(f"unit {entry.name} has no unit.json; remove it or restore it")
+            except Failed as error:
+                problems.append(str(error))
+        return Listing(tuple(units), tuple(problems))
+
+    def remove(self, unit: str) -> None:
+        """Delete a unit with all of its runs. The caller holds its lock and made sure that
+        nothing of it is alive. Raises NotFound."""
+        directory = self.unit_dir(unit)
+        if not directory.is_dir():
+            raise NotFound(f"no unit named {unit}; see: stoker ps")
+        grave = self.units_dir / f".removed-{unit}-{os.getpid()}-{time.monotonic_ns()}"
+        with _writing(directory):
+            directory.rename(grave)
+        shutil.rmtree(grave, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def lock(self, unit: str, command: str | None = None) -> Iterator[None]:
+        """Hold the unit's lock for one operation. Raises Busy (who holds it) instead of waiting.
+
+        The lock belongs to this open file, so it also excludes other threads of this process."""
+        path = self.unit_dir(unit) / "lock"
+        fd = _acquire(path, unit)
+        try:
+            _sign(fd, command or " ".join(["stoker", *sys.argv[1:]]).strip())
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+            os.close(fd)
+
+    def locked(self, unit: str) -> bool:
+        """True while some operation holds the unit's lock."""
+        return is_locked(self.unit_dir(unit) / "lock")
+
+    # Runs
+
+    def new_run(self, spec: RunSpec) -> Run:
+        """Allocate the next number of the unit and write spec.json with `run` filled in.
+
+        Safe without a lock: the number is taken by mkdir. Raises NotFound, Failed (disk full)."""
+        unit_dir = self.unit_dir(spec.unit)
+        if not unit_dir.is_dir():
+            raise NotFound(f"no unit named {spec.unit}; see: stoker ps")
+        runs = unit_dir / "runs"
+        with _writing(runs):
+            runs.mkdir(mode=0o700, exist_ok=True)
+            number = max(_numbers(runs), default=0) + 1
+            while True:
+                try:
+                    (runs / str(number)).mkdir(mode=0o700)
+                    break
+                except FileExistsError:
+                    number += 1
+            run = Run(spec.unit, number, runs / str(number))
+            try:
+                atomic.write_record(
+                    run.dir / "spec.json",
+                    msgspec.structs.replace(spec, run=run.id, created=spec.created or time.time()),
+                )
+            except OSError:
+                shutil.rmtree(run.dir, ignore_errors=True)
+                raise
+        return run
+
+    def set_current(self, run: Run) -> None:
+        """Make `run` the unit's current run. Hold the unit's lock."""
+        path = self.unit_dir(run.unit) / "current.json"
+        with _writing(path):
+            atomic.write_record(path, CurrentRecord(run=run.id, since=time.time()))
+
+    def current(self, unit: str) -> Run | None:
+        """The unit's current run, None before the first. Raises CorruptRecord."""
+        path = self.unit_dir(unit) / "current.json"
+        record = atomic.read_record(path, CurrentRecord)
+        if record is None:
+            return None
+        try:
+            return self.run(record.run)
+        except (NotFound, Usage):
+            return None
+
+    def runs(self, unit: str) -> list[Run]:
+        """All runs of the unit, oldest first."""
+        runs = self.unit_dir(unit) / "runs"
+        return [Run(unit, number, runs / str(number)) for number in sorted(_numbers(runs))]
+
+    def run(self, reference: str, unit: str | None = None) -> Run:
+        """A run by id ("chat-8b/3") or, with `unit`, by number ("3"). Raises NotFound, Usage."""
+        name, _, number = reference.rpartition("/")
+        name = name or unit or ""
+        if not name or not number.isdecimal() or number != str(int(number)):
+            raise Usage(f"{reference!r} is not a run; write UNIT/NUMBER, as in: stoker runs UNIT")
+        directory = self.unit_dir(name) / "runs" / number
+        if not directory.is_dir():
+            raise NotFound(f"no run {name}/{number}; see: stoker runs {name}")
+        return Run(name, int(number), directory)
+
+
+def is_locked(path: Path) -> bool:
+    """True while another open file holds an exclusive flock on `path`. Changes nothing."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _numbers(runs: Path) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(runs) if name.isdecimal()]
+    except FileNotFoundError:
+        return []
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _acquire(path: Path, unit: str) -> int:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise NotFound(f"no unit named {unit}; see: stoker ps") from None
+        except OSError as error:
+            raise Failed(f"cannot open {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 4096, 0)
+            os.close(fd)
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            raise Busy(f"unit {unit} is busy: {_describe(holder)}; try again") from None
+        try:
+            same = os.path.samestat(os.fstat(fd), os.stat(path))
+        except FileNotFoundError:
+            same = False
+        if same:
+            return fd
+        os.close(fd)
+
+
+def _sign(fd: int, command: str) -> None:
+    text = json.dumps({"pid": os.getpid(), "command": command[:400]}).encode()
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text, 0)
+
+
+def _describe(holder: bytes) -> str:
+    try:
+        record = json.loads(holder)
+        return f"held by pid {record['pid']} ({record['command']})"
+    except (ValueError, KeyError, TypeError):
+        return "held by another process"
