@@ -1,0 +1,1 @@
+"""One module per family of sub-commands: parse, call engine_ctl, print."""

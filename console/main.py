@@ -1,0 +1,125 @@
+"""The `stoker` command: a lazy group, so that `stoker --help` imports no command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from engine_ctl.errors import StokerError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo:demo", "Serve a tiny real model under supervision and open the console on it."),
+    "start": ("lifecycle:start", "Start units (with --profile: make the unit first)."),
+    "stop": ("lifecycle:stop", "Stop units by the stop ladder and verify that nothing is left."),
+    "restart": ("lifecycle:restart", "Restart units with their profile files as they are now."),
+    "remove": ("lifecycle:remove", "Forget stopped units, with their runs and logs."),
+    "ps": ("look:ps", "Every unit and its current run."),
+    "runs": ("look:runs", "The history of a unit's runs."),
+    "logs": ("look:logs", "A unit's log (-f to follow)."),
+    "why": ("look:why", "Why a run failed or fell back: cause, line and the knob to turn."),
+    "phases": ("look:phases", "Where the seconds of a start went."),
+    "events": ("look:events", "What happened and who did it."),
+    "reap": ("lifecycle:reap", "End processes whose run is over and that still hold memory."),
+    "forecast": ("swapping:forecast", "What a start would meet, before anything is stopped."),
+    "swap": ("swapping:swap", "Replace a unit's engine by one with another profile, or go back."),
+    "undo": ("swapping:undo", "Swap back to the previous profile."),
+    "live": ("live:live", "Change a running engine without a restart: LoRA, sleep, wake, cache."),
+    "weights": ("weights:weights", "Preload daemons, fingerprints and verdicts."),
+    "preload": ("weights:preload", "Start, stop, reload or release a unit's preload daemon."),
+    "standby": ("standby:standby", "Processes with vLLM imported, waiting to fork an engine."),
+    "profile": ("profile:profile", "Show, lint, compare, import, export and edit profiles."),
+    "args": ("profile:args", "Search the arguments of the installed vLLM."),
+    "runtime": ("runtime:runtime", "Add, list, check and remove vLLM installations."),
+    "bench": ("tuning:bench", "Measure a running engine with vLLM's own benchmark."),
+    "sweep": ("tuning:sweep", "Try many settings through the swap path and compare them."),
+    "compare": ("tuning:compare", "Benches and sweeps side by side; HTML and Markdown reports."),
+    "history": ("tuning:history", "Every start and bench, searchable; CSV export."),
+}
+
+
+class LazyGroup(click.Group):
+    """Commands by name from COMMANDS, imported when they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        loaded = getattr(importlib.import_module(f"console.commands.{module}"), attribute)
+        assert isinstance(loaded, click.Command)
+        loaded.help = loaded.help or COMMANDS[name][1]
+        return loaded
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else " See: stoker --help"
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--unit", help="Open the console with this unit selected.")
+@click.version_option(package_name="stoker")
+@click.pass_context
+def stoker(ctx: click.Context, unit: str | None) -> None:
+    """Operator console for vLLM. Without a command: the console.
+
+    Leaving the console never stops an engine.
+    """
+    if ctx.invoked_subcommand is None:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError("The console needs a terminal; see: stoker --help")
+        from console.commands.console import open_console
+
+        open_console(unit)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: errors are one line on stderr, exit codes as in engine_ctl.errors."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    try:
+        result: Any = stoker.main(args=argv, prog_name="stoker", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except StokerError as error:
+        print(f"stoker: {error}", file=sys.stderr)
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return 2
+    except click.ClickException as error:
+        print(f"stoker: {' '.join(error.format_message().split())}", file=sys.stderr)
+        return 2
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("stoker: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    main()
