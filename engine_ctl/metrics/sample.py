@@ -54,7 +54,7 @@ class Sample:
     """What one engine said at one moment.
 
     `rejections` are per deployment (the series has no engine label). `stats_disabled`: the
-    server answers but exports no vLLM series (--disable-log-stats). `malformed` counts lines
+    server answers but exports no vLLM series that we know (--disable-log-stats). `malformed` counts lines
     that could not be read."""
 
     ranks: tuple[RankSample, ...]
@@ -114,7 +114,6 @@ class Parser:
         collected: list[tuple[_Target, float]] = []
         targets = self._targets
         malformed = 0
-        vllm = False
         for line in text.split(b"\n"):
             if not line or line[0] == 35:  # "#"
                 continue
@@ -130,8 +129,6 @@ class Parser:
                     targets[head] = target
                 if target is not None:
                     collected.append((target, value))
-                elif line.startswith((b"vllm:", b"ray_vllm_")):
-                    vllm = True
                 continue
             if target is None:
                 continue
@@ -139,7 +136,7 @@ class Parser:
                 collected.append((target, float(tail)))
             except ValueError:
                 malformed += 1
-        return self._build(collected, malformed, vllm)
+        return self._build(collected, malformed)
 
     @staticmethod
     def _first_sight(line: bytes, tail: bytes) -> tuple[bool, _Target | None, float, bool]:
@@ -153,11 +150,12 @@ class Parser:
         cacheable = bool(tail.strip()) and (head == name or head.endswith("}"))
         return True, _target(name, labels), value, cacheable
 
-    def _build(self, collected: list[tuple[_Target, float]], malformed: int, vllm: bool) -> Sample:
+    def _build(self, collected: list[tuple[_Target, float]], malformed: int) -> Sample:
         builders: dict[str, _RankBuilder] = {}
         rejections: dict[str, float] = {}
         lora: tuple[float, dict[str, str]] | None = None
         process_start: float | None = None
+        vllm = False
         for target, value in collected:
             slot = target.slot
             vllm = vllm or slot is not Slot.PROCESS_START
