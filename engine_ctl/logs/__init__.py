@@ -1,0 +1,1 @@
+"""What a log says: records, phases, verdicts, kernels, causes."""
