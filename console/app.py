@@ -1,0 +1,211 @@
+"""The app: wiring only. Snapshots in, actions out; decisions are in `flows`, `view`, the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from console import actions
+from console.flows import Flows
+from console.messages import Answered, OperationEnded, SnapshotArrived, TailMoved
+from console.screens.base import StokerScreen
+from console.screens.deck import DeckScreen
+from console.tail import TailThread
+from console.threads import DaemonThreads
+from console.view.spans import Line, Span, clean
+from console.widgets.lines import Lines
+from engine_ctl.errors import StokerError
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+    from console.operations import Operations, SnapshotFeed
+    from engine_ctl.model import Snapshot, UnitView
+
+
+def _palette() -> type[Provider]:
+    from console.palette import ActionProvider
+
+    return ActionProvider
+
+
+def _bindings() -> list[BindingType]:
+    return [
+        Binding(entry.keys, f"do('{entry.id}')", entry.title, show=False, id=entry.id)
+        for entry in actions.ACTIONS
+        if entry.id != "palette"
+    ] + [Binding(str(n), f"jump({n})", show=False) for n in range(1, 10)]
+
+
+class StokerApp(App[None]):
+    """The operator's console over `ops`, fed by `feed`. Leaving it stops nothing.
+
+    `unit` is selected at the start; `open_log` can be given to replace the log screen."""
+
+    TITLE = "Stoker"
+    CSS_PATH = "styles/stoker.tcss"
+    COMMANDS: ClassVar[set[Any]] = {_palette}
+    BINDINGS: ClassVar[list[BindingType]] = _bindings()
+
+    def __init__(
+        self,
+        ops: Operations,
+        feed: SnapshotFeed,
+        *,
+        unit: str | None = None,
+        theme: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.ops = ops
+        self.feed = feed
+        self.snapshot: Snapshot | None = None
+        self.message: Line | None = None
+        self.flows = Flows(self)
+        self.animation_level = "none"
+        self._wanted = unit
+        self._theme = theme
+        self._tail = TailThread(self._tail_moved)
+
+    # Life
+
+    def get_default_screen(self) -> Screen[None]:
+        self.deck = DeckScreen()
+        return self.deck
+
+    def on_mount(self) -> None:
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        if self._theme:
+            self.theme = self._theme
+        self._tail.start()
+        self.feed.start(self._fed)
+
+    def on_unmount(self) -> None:
+        self._tail.stop()
+        self.feed.stop()
+
+    def _fed(self, snapshot: Snapshot) -> None:
+        self.post_message(SnapshotArrived(snapshot))
+
+    def _tail_moved(self, path: str | None, lines: tuple[str, ...]) -> None:
+        self.post_message(TailMoved(path, lines))
+
+    # Selection
+
+    @property
+    def selected_unit(self) -> UnitView | None:
+        """The unit that keys act on."""
+        return self.unit_named(self.deck.selected)
+
+    def unit_named(self, name: str | None) -> UnitView | None:
+        """The unit of the newest snapshot, or None."""
+        if self.snapshot is None or name is None:
+            return None
+        return next((unit for unit in self.snapshot.units if unit.unit == name), None)
+
+    # Messages
+
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        first = self.snapshot is None
+        self.snapshot = message.snapshot
+        if not isinstance(self.shown_screen, DeckScreen):
+            self.deck.show(self.snapshot) if first else None
+        self.shown_screen.show(self.snapshot)
+        if first and self._wanted:
+            self.deck.lines("units").select(self._wanted)
+        self._watch_log()
+
+    @property
+    def shown_screen(self) -> StokerScreen:
+        """The topmost full screen; modals over it do not count."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, StokerScreen):
+                return screen
+        return self.deck
+
+    def _watch_log(self) -> None:
+        unit = self.selected_unit
+        self._tail.watch(unit.log if unit else None)
+
+    def on_tail_moved(self, message: TailMoved) -> None:
+        self.deck.show_tail(message.path, message.lines)
+
+    def on_lines_moved(self, message: Lines.Moved) -> None:
+        if message.lines.id == "units":
+            self._watch_log()
+            self.deck.again()
+
+    def on_lines_chosen(self, message: Lines.Chosen) -> None:
+        if message.lines.id == "units":
+            self.flows.enter()
+
+    def on_lines_pressed(self, message: Lines.Pressed) -> None:
+        self.flows.perform(message.action, message.target)
+
+    def on_operation_ended(self, message: OperationEnded) -> None:
+        self.flows.ended(message)
+
+    def on_answered(self, message: Answered) -> None:
+        message.then(message.value, message.error)
+
+    # Actions
+
+    def action_do(self, id: str) -> None:
+        self.flows.perform(id)
+
+    def action_jump(self, number: int) -> None:
+        if self.shown_screen is self.deck and self.snapshot is not None:
+            units = self.snapshot.units
+            if number <= len(units):
+                self.deck.lines("units").select(units[number - 1].unit)
+
+    def open_log(self, unit: str) -> None:
+        """Open the whole log of the unit's current run."""
+        from console.screens.log import LogScreen
+
+        self.push_screen(LogScreen(unit))
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line above the events: what the console did or could not do."""
+        sign = {"error": "✗ ", "warn": "⚠ ", "ok": "✓ "}.get(style, "")
+        self.message = (Span(sign + clean(text), style),) if text else None
+        if self.shown_screen is self.deck:
+            self.deck.again()
+        elif text:
+            severity = {"error": "error", "warn": "warning"}.get(style, "information")
+            self.notify(clean(text), severity=severity, markup=False)  # type: ignore[arg-type]
+
+    # Threads
+
+    def ask(self, question: Callable[[], Any], then: Callable[[Any, str | None], None]) -> None:
+        """Run a blocking question in a worker; `then(value, error)` runs here."""
+
+        def work() -> None:
+            try:
+                value, error = question(), None
+            except StokerError as problem:
+                value, error = None, str(problem)
+            except Exception as problem:
+                value, error = None, f"{type(problem).__name__}: {problem}"
+            self.post_message(Answered(then, value, error))
+
+        self.run_worker(work, thread=True, group="ask", exit_on_error=False)
+
+    def operate(self, verb: str, unit: str, operation: Callable[[], str | None]) -> None:
+        """Run a blocking operation on a unit in a worker; its end comes as a message."""
+
+        def work() -> None:
+            try:
+                text, failed = operation() or "", False
+            except StokerError as problem:
+                text, failed = str(problem), True
+            except Exception as problem:
+                text, failed = f"{type(problem).__name__}: {problem}", True
+            self.post_message(OperationEnded(verb, unit, text, failed))
+
+        group = f"unit {unit}"
+        self.run_worker(work, thread=True, group=group, exclusive=True, exit_on_error=False)

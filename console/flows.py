@@ -1,0 +1,278 @@
+"""What happens at a key: check that it is allowed, ask where it costs something, then operate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from console import actions
+from console.messages import OperationEnded
+from console.view import confirm
+from engine_ctl.model import Kind, Phase, UnitView
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+_OPERATING = ("start", "stop", "restart", "undo", "bench", "remove", "reload", "release")
+
+
+class Flows:
+    """The flows behind the actions of the registry, for one app."""
+
+    def __init__(self, app: StokerApp) -> None:
+        self.app = app
+        self.pending: dict[str, str] = {}
+
+    def perform(self, id: str, target: str = "") -> None:
+        """Do an action by id on `target` (a unit, or pids), else on the selected unit."""
+        entry = actions.action(id)
+        unit = self.app.unit_named(target) or self.app.selected_unit
+        if entry.scope == "unit":
+            if unit is None:
+                self.app.say("Select a unit first.", "warn")
+                return
+            if not entry.allowed(unit):
+                self.app.say(
+                    f"{unit.unit}: {entry.title} makes no sense now ({_state(unit)}).", "warn"
+                )
+                return
+        if id in _OPERATING and unit is not None:
+            self._operate(entry, unit)
+            return
+        method = getattr(self, f"do_{id}", None)
+        if method is not None:
+            method(unit, target)
+            return
+        self.open(id)
+
+    # Operations
+
+    def _operate(self, entry: actions.Action, unit: UnitView) -> None:
+        if unit.unit in self.pending:
+            self.app.say(f"{unit.unit}: {self.pending[unit.unit]} is still under way.", "warn")
+            return
+        if not entry.asks:
+            self.run(entry.id, unit)
+            return
+        self.confirm(entry, unit, lambda now: self.run(entry.id, now))
+
+    def confirm(
+        self, entry: actions.Action, unit: UnitView, then: Callable[[UnitView], None]
+    ) -> None:
+        """Ask with what follows; on yes check the phase again and go on."""
+        from console.screens.confirm import ConfirmScreen
+
+        lines = confirm.question(entry.id, unit, self.app.snapshot)
+
+        def answered(yes: bool | None) -> None:
+            if not yes:
+                return
+            now = self.app.unit_named(unit.unit)
+            if now is None or not entry.allowed(now):
+                state = _state(now) if now else "gone"
+                self.app.say(f"{unit.unit}: not done, it is {state} by now.", "warn")
+                return
+            then(now)
+
+        self.app.push_screen(ConfirmScreen(lines, entry.title), answered)
+
+    def run(self, id: str, unit: UnitView) -> None:
+        """Start the operation; one at a time on a unit."""
+        ops = self.app.ops
+        name = unit.unit
+        daemon = unit.kind is Kind.PRELOAD
+        calls: dict[str, Callable[[], str]] = {
+            "start": lambda: ops.preload_start(name) if daemon else ops.start(name),
+            "stop": lambda: ops.preload_stop(name) if daemon else ops.stop(name),
+            "restart": lambda: ops.restart(name),
+            "undo": lambda: ops.undo(name),
+            "bench": lambda: ops.bench(name),
+            "remove": lambda: ops.remove(name),
+            "reload": lambda: ops.preload_reload(name),
+            "release": lambda: ops.preload_release(name),
+        }
+        self.begin(id, name, calls[id])
+
+    def begin(self, verb: str, unit: str, call: Callable[[], str]) -> None:
+        """Run a call for a unit in a worker and say so."""
+        if unit in self.pending:
+            self.app.say(f"{unit}: {self.pending[unit]} is still under way.", "warn")
+            return
+        self.pending[unit] = verb
+        self.app.say(f"{unit}: {verb} …")
+        self.app.operate(verb, unit, call)
+
+    def ended(self, message: OperationEnded) -> None:
+        """An operation came back."""
+        self.pending.pop(message.unit, None)
+        if message.error:
+            self.app.say(f"{message.unit}: {message.text}", "error")
+        else:
+            self.app.say(message.text or f"{message.unit}: {message.verb} done.", "ok")
+        if self._leaving and not self.pending:
+            self.app.exit()
+
+    _leaving = False
+
+    # Actions with a flow of their own
+
+    def enter(self) -> None:
+        """Enter on a row: the most useful screen for the state it is in."""
+        unit = self.app.selected_unit
+        if unit is None:
+            return
+        for id in ("why", "queues", "log"):
+            if id == "why" and unit.phase not in (Phase.FAILED, Phase.LOST):
+                continue
+            if actions.action(id).allowed(unit):
+                self.perform(id)
+                return
+        if unit.kind is Kind.PRELOAD:
+            self.open("weights")
+
+    def open(self, id: str) -> None:
+        """Show a detail screen; the same key again leads back."""
+        from console.screens import registry
+
+        current = self.app.shown_screen
+        if getattr(current, "ACTION", None) == id:
+            self.app.pop_screen()
+            return
+        screen = registry.make(id)
+        if current is self.app.deck:
+            self.app.push_screen(screen)
+        else:
+            self.app.switch_screen(screen)
+
+    def do_log(self, unit: UnitView | None, target: str) -> None:
+        if unit is not None:
+            self.app.open_log(unit.unit)
+
+    def do_reap(self, unit: UnitView | None, target: str) -> None:
+        snapshot = self.app.snapshot
+        alerts = [alert for alert in (snapshot.alerts if snapshot else ()) if alert.pids]
+        if target:
+            alerts = [alert for alert in alerts if ",".join(map(str, alert.pids)) == target]
+        pids = tuple(pid for alert in alerts if alert.action == "reap" for pid in alert.pids)
+        if not pids:
+            self.app.say("Nothing to reap: no orphan holds memory.", "warn")
+            return
+        from console.screens.confirm import ConfirmScreen
+
+        lines = confirm.reap([alert.text for alert in alerts], pids)
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.begin("reap", "orphans", lambda: self.app.ops.reap(pids))
+
+        self.app.push_screen(ConfirmScreen(lines, "reap"), answered)
+
+    def do_swap(self, unit: UnitView | None, target: str) -> None:
+        from console.screens.choose import ChooseProfile
+
+        if unit is None:
+            return
+        name = unit.unit
+
+        def chosen(profile: str | None) -> None:
+            if profile:
+                self.forecast(name, profile)
+
+        self.app.push_screen(ChooseProfile(f"Swap {name} to", unit.profile), chosen)
+
+    def do_forecast(self, unit: UnitView | None, target: str) -> None:
+        if unit is not None:
+            self.forecast(unit.unit, None)
+
+    def forecast(self, unit: str, profile: str | None) -> None:
+        """The forecast modal; enter on it swaps, starts or restarts."""
+        from console.screens.forecast import ForecastScreen
+
+        def decided(answer: str | None) -> None:
+            if answer == "edit":
+                self.edit_profile(profile)
+            elif answer == "go":
+                self._go(unit, profile)
+
+        self.app.push_screen(ForecastScreen(unit, profile), decided)
+
+    def _go(self, unit: str, profile: str | None) -> None:
+        now = self.app.unit_named(unit)
+        if now is None:
+            self.app.say(f"{unit}: not done, the unit is gone.", "warn")
+        elif profile is not None:
+            self.begin("swap", unit, lambda: self.app.ops.swap(unit, profile))
+        elif actions.action("start").allowed(now):
+            self.run("start", now)
+        elif actions.action("restart").allowed(now):
+            self.run("restart", now)
+        else:
+            self.app.say(f"{unit}: not done, it is {_state(now)} by now.", "warn")
+
+    def edit_profile(self, profile: str | None) -> None:
+        """Open the editor on a profile."""
+        unit = self.app.selected_unit
+        name = profile or (unit.profile if unit else None)
+        if name:
+            from console.screens.editor import EditorScreen
+
+            self.app.push_screen(EditorScreen(name))
+
+    def do_new(self, unit: UnitView | None, target: str) -> None:
+        from console.screens.choose import ChooseProfile
+
+        def chosen(profile: str | None) -> None:
+            if profile:
+                self.begin("create", profile, lambda: self.app.ops.create(profile))
+
+        self.app.push_screen(ChooseProfile("New unit from", None), chosen)
+
+    def do_next_unit(self, unit: UnitView | None, target: str) -> None:
+        self.app.deck.lines("units").action_move(1)
+        self.app.shown_screen.again()
+
+    def do_previous_unit(self, unit: UnitView | None, target: str) -> None:
+        self.app.deck.lines("units").action_move(-1)
+        self.app.shown_screen.again()
+
+    def do_filter(self, unit: UnitView | None, target: str) -> None:
+        screen = self.app.shown_screen
+        from console.widgets.filter import open_filter
+
+        open_filter(screen)
+
+    def do_back(self, unit: UnitView | None, target: str) -> None:
+        screen = self.app.shown_screen
+        if getattr(screen, "word", ""):
+            screen.word = ""  # type: ignore[attr-defined]
+            screen.again()
+        elif screen is not self.app.deck:
+            self.app.pop_screen()
+        elif self.app.message:
+            self.app.say("")
+
+    def do_palette(self, unit: UnitView | None, target: str) -> None:
+        self.app.action_command_palette()
+
+    def do_leave(self, unit: UnitView | None, target: str) -> None:
+        if not self.pending:
+            self.app.exit()
+            return
+        from console.screens.confirm import ConfirmScreen
+
+        def answered(yes: bool | None) -> None:
+            if not yes:
+                return
+            self._leaving = True
+            if not self.pending:
+                self.app.exit()
+            else:
+                self.app.say("Leaving as soon as that is done …")
+
+        self.app.push_screen(
+            ConfirmScreen(confirm.leave(self.pending), "leave when done"), answered
+        )
+
+
+def _state(unit: UnitView) -> str:
+    return "stopped" if unit.phase is None else str(unit.phase)

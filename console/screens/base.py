@@ -1,0 +1,177 @@
+"""What every screen has: a header, a body, a footer, and the newest snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import Screen
+
+from console.view import machine
+from console.view.deck import filtered, footer
+from console.view.spans import Item, Line, Span, clean, line, spread
+from console.widgets.lines import Lines
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+    from engine_ctl.model import Snapshot, UnitView
+
+
+class StokerScreen(Screen[None]):
+    """A full screen that is given each snapshot by `show`."""
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.again()
+
+    def on_screen_resume(self) -> None:
+        self.again()
+
+    @property
+    def stoker(self) -> StokerApp:
+        return cast("StokerApp", self.app)
+
+    def lines(self, id: str) -> Lines:
+        return self.query_one(f"#{id}", Lines)
+
+    def again(self) -> None:
+        """Show the newest snapshot once more (the size, the theme or the filter changed)."""
+        if self.is_mounted and self.size.width:
+            self.show(self.stoker.snapshot)
+
+    def show(self, snapshot: Snapshot | None) -> None:
+        """Put a snapshot (None: none yet) into the widgets."""
+        raise NotImplementedError
+
+    def show_frame(self, snapshot: Snapshot | None, unit: UnitView | None) -> None:
+        """Header and footer, the same everywhere."""
+        cells = self.size.width
+        if snapshot is not None:
+            self.lines("header").set_lines([machine.header(snapshot, cells)])
+        self.lines("footer").set_lines([footer(unit, cells)])
+
+
+class DetailScreen(StokerScreen):
+    """A screen about one subject: title, body of items, filter.
+
+    A subclass gives `items` (pure) and, where it needs more than the snapshot, `question`: what
+    to ask the operations, in a worker, at mount and whenever the unit's run or phase changes."""
+
+    NAME: ClassVar[str] = ""
+    PER_UNIT: ClassVar[bool] = False
+    CURSOR: ClassVar[bool] = False
+    KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: Any = None
+        self.error: str | None = None
+        self.waiting = False
+        self.word = ""
+        self._asked: object = None
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="header")
+        yield Lines(id="log-title")
+        body = Lines(id="body", cursor=self.CURSOR)
+        body.can_focus = True
+        yield body
+        yield Lines(id="footer")
+
+    # For subclasses
+
+    def items(self, snapshot: Snapshot, unit: UnitView | None, cells: int) -> Sequence[Item]:
+        """The body. Pure: from the snapshot and `self.answer`."""
+        raise NotImplementedError
+
+    def question(self, unit: UnitView | None) -> Callable[[], Any] | None:
+        """What to ask in a worker; the value comes back as `self.answer`."""
+        return None
+
+    def stamp(self, unit: UnitView | None) -> object:
+        """Ask again when this changes."""
+        return (unit.unit, unit.run, unit.phase) if unit and self.PER_UNIT else ""
+
+    # Showing
+
+    @property
+    def unit(self) -> UnitView | None:
+        return self.stoker.selected_unit
+
+    def on_mount(self) -> None:
+        self.lines("body").focus()
+        self.again()
+
+    def show(self, snapshot: Snapshot | None) -> None:
+        unit = self.unit
+        self._ask_if_new(unit)
+        cells = self.size.width
+        self.show_frame(snapshot, unit)
+        self.lines("log-title").set_lines([self.title_line(unit, cells)])
+        if snapshot is None:
+            return
+        room = cells - 1 if cells else 0
+        if self.error is not None and self.answer is None:
+            items: Sequence[Item] = [_only(line(Span(f"  ✗ {clean(self.error)}", "error")))]
+        elif self.waiting and self.answer is None:
+            items = [_only(line(Span("  asking …", "muted")))]
+        elif self.PER_UNIT and unit is None:
+            items = [_only(line(Span("  No unit is selected.", "muted")))]
+        else:
+            items = self.items(snapshot, unit, room)
+        found = filtered(items, self.word)
+        if self.word and not found:
+            found = [_only(line(Span(f"  Nothing contains “{clean(self.word)}”.", "muted")))]
+        self.lines("body").set_items(found)
+
+    def title_line(self, unit: UnitView | None, cells: int) -> Line:
+        left = [Span(f" {self.NAME} ", "title")]
+        if self.PER_UNIT and unit is not None:
+            left += [Span(clean(unit.unit), "bold"), Span(f"  {clean(unit.profile)}", "muted")]
+        if self.word:
+            left += [Span("  filter ", "muted"), Span(clean(self.word), "match")]
+        keys: list[Span] = []
+        for key, title, action in self.KEYS:
+            keys += [Span(key, "key", action), Span(f" {title}  ", "foot", action)]
+        if self.PER_UNIT:
+            keys += [Span("[ ]", "key"), Span(" unit  ", "foot")]
+        keys += [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
+        return spread(left, keys, cells)
+
+    def _ask_if_new(self, unit: UnitView | None) -> None:
+        stamp = self.stamp(unit)
+        if stamp == self._asked:
+            return
+        same_unit = isinstance(stamp, tuple) and isinstance(self._asked, tuple)
+        if not (same_unit and stamp[:1] == cast("tuple[object, ...]", self._asked)[:1]):
+            self.answer, self.error = None, None
+        self._asked = stamp
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask (again); the body keeps the last answer meanwhile."""
+        question = self.question(self.unit)
+        if question is None:
+            return
+        self.waiting = True
+        stamp = self._asked
+
+        def then(value: Any, error: str | None) -> None:
+            if stamp != self._asked or not self.is_attached:
+                return
+            self.waiting = False
+            self.error = error
+            if error is None:
+                self.answer = value
+                self.answered()
+            self.again()
+
+        self.stoker.ask(question, then)
+
+    def answered(self) -> None:
+        """A new answer is there (before it is shown)."""
+
+
+def _only(spans: Line) -> Item:
+    return Item(None, ((), spans))

@@ -1,0 +1,117 @@
+"""The home screen: is it up, is it fast, is it full, what is wrong, what can I press."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+
+from console.screens.base import StokerScreen
+from console.view import deck, layout, machine, units
+from console.view.spans import Line, Span
+from console.widgets.lines import Lines
+
+if TYPE_CHECKING:
+    from engine_ctl.model import Snapshot, UnitView
+
+
+class DeckScreen(StokerScreen):
+    """Header, machine, alerts, units, events, hint, log tail, footer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._name_cells = 10
+        self._tail: tuple[str | None, tuple[str, ...]] = (None, ())
+        self.word = ""
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="header")
+        yield Lines(id="machine")
+        yield Lines(id="alerts")
+        yield Lines(id="titles")
+        yield Lines(id="units", cursor=True)
+        yield Lines(id="events")
+        yield Lines(id="hint")
+        yield Lines(id="log-title")
+        yield Lines(id="log", stays=True)
+        yield Lines(id="footer")
+
+    def on_mount(self) -> None:
+        self.lines("units").focus()
+        self.again()
+
+    @property
+    def selected(self) -> str | None:
+        return self.lines("units").key if self.is_mounted else None
+
+    def show(self, snapshot: Snapshot | None) -> None:
+        cells, height = self.size
+        if snapshot is None:
+            brand = (Span(" STOKER ", "brand"), Span(" reading the state …", "muted"))
+            self.lines("header").set_lines([brand])
+            self.lines("footer").set_lines([deck.footer(None, cells)])
+            return
+        gap = 1 if height >= 30 else 0
+        shown = machine.machine(snapshot, cells, layout.machine_limit(height))
+        alarms = machine.alerts(snapshot, cells)
+        self._show_units(snapshot, cells)
+        unit = self.stoker.selected_unit
+        hint = deck.hint_line(unit, cells)
+        strip = deck.event_strip(snapshot, self.stoker.message, cells, max(2, height // 8))
+        table = self.lines("units")
+        rows = layout.share(
+            height, len(shown), len(alarms), len(table.text), len(strip), hint is not None
+        )
+        self._put("machine", shown, rows.machine)
+        self._put("alerts", alarms, rows.alerts)
+        self._put("titles", [*([()] * gap), self._titles(snapshot, cells)], 1 + gap)
+        _high(table, rows.units)
+        self._put("events", strip[: rows.events], rows.events)
+        self._put("hint", [hint] if hint else [], rows.hint)
+        self.show_frame(snapshot, unit)
+        self.show_log(unit)
+
+    def _put(self, id: str, lines: list[Line], height: int) -> None:
+        widget = self.lines(id)
+        widget.set_lines(lines)
+        _high(widget, height)
+
+    def _titles(self, snapshot: Snapshot, cells: int) -> Line:
+        if not snapshot.units:
+            return ()
+        return units.title(units.columns_for(snapshot.units, cells, self._name_cells))
+
+    def _show_units(self, snapshot: Snapshot, cells: int) -> None:
+        table = self.lines("units")
+        if not snapshot.units:
+            table.set_lines(units.empty(cells))
+            return
+        longest = max(len(unit.unit) for unit in snapshot.units)
+        self._name_cells = max(self._name_cells, longest)
+        columns = units.columns_for(snapshot.units, cells, self._name_cells)
+        found = units.items(snapshot.units, columns, cells - 1)
+        table.set_items(deck.filtered(found, self.word))
+
+    def show_tail(self, path: str | None, lines: tuple[str, ...]) -> None:
+        """The watched log has new lines."""
+        self._tail = (path, lines)
+        self.show_log(self.stoker.selected_unit)
+
+    def show_log(self, unit: UnitView | None) -> None:
+        cells = self.size.width
+        path, lines = self._tail
+        if unit is None or unit.log != path:
+            lines = ()
+        self.lines("log-title").set_lines([deck.log_title(unit, bool(lines), cells)])
+        log = self.lines("log")
+        room = max(log.size.height, 1)
+        log.set_lines([deck.log_line(text, cells - 1) for text in lines[-max(room, 100) :]])
+
+
+def _high(widget: Lines, rows: int) -> None:
+    """Set a height only when it changed: a height is a layout."""
+    current = widget.styles.height
+    if current is None or current.is_auto or current.value != rows:
+        widget.styles.height = rows
+    if widget.display != (rows > 0):
+        widget.display = rows > 0

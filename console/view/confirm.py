@@ -1,0 +1,128 @@
+"""Questions before something that costs: what will be done, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from console.view import numbers as n
+from console.view.spans import Line, Span, clean, line
+from engine_ctl.model import Kind, Snapshot, UnitView, Verdict
+
+
+def question(id: str, unit: UnitView, snapshot: Snapshot | None) -> list[Line]:
+    """Title and consequences for an action on a unit."""
+    name = clean(unit.unit)
+    title = {
+        "stop": f"Stop {name}?",
+        "undo": f"Swap {name} back to the profile before {clean(unit.profile)}?",
+        "bench": f"Bench {name}?",
+        "remove": f"Forget {name}?",
+        "reload": f"Load the weights of {name} again?",
+        "release": f"Give back the weights of {name}?",
+    }.get(id, f"{id} {name}?")
+    follows = {
+        "stop": _stop,
+        "undo": _undo,
+        "bench": _bench,
+        "remove": _remove,
+        "reload": _reload,
+        "release": _release,
+    }.get(id)
+    texts = follows(unit, snapshot) if follows else []
+    return [line(Span(title, "bold")), (), *(_bullet(text, style) for text, style in texts)]
+
+
+def _bullet(text: str, style: str) -> Line:
+    sign = {"warn": "⚠ ", "ok": "✓ "}.get(style, "· ")
+    return line(Span(sign, style or "muted"), Span(clean(text), style if style == "warn" else ""))
+
+
+def _stop(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if unit.kind is Kind.PRELOAD:
+        mapped = _mapping(unit, snapshot)
+        if mapped:
+            names = ", ".join(mapped)
+            found.append(
+                (f"{names} map these weights and keep serving; the memory moves to them", "warn")
+            )
+        found.append(("the next start with these weights reads the disk", "warn"))
+        return found
+    if unit.kind is Kind.STANDBY:
+        return [("the next start with this runtime imports vLLM again", "warn")]
+    load = unit.load
+    if load and (load.running or load.waiting):
+        found.append(
+            (
+                f"{n.count(load.running)} requests running and {n.count(load.waiting)} waiting",
+                "warn",
+            )
+        )
+    if unit.port:
+        found.append((f"port {unit.port} answers no more", ""))
+    found.append(("drain, ask, ask again, then kill; checked that nothing is left", ""))
+    if unit.verdict in (Verdict.MAPPED, Verdict.COPIED):
+        found.append(("the weights stay in the daemon; the next start maps them", "ok"))
+    return found
+
+
+def _mapping(unit: UnitView, snapshot: Snapshot | None) -> list[str]:
+    if snapshot is None:
+        return []
+    return [
+        other.unit
+        for other in snapshot.units
+        if other.kind is Kind.ENGINE
+        and other.verdict is Verdict.MAPPED
+        and (not unit.gpus or set(unit.gpus) & set(other.gpus))
+    ]
+
+
+def _undo(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
+    found = [("the engine that runs now drains and stops first", "")]
+    if unit.load and unit.load.running:
+        found.insert(0, (f"{n.count(unit.load.running)} requests in flight", "warn"))
+    return found
+
+
+def _bench(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
+    found = [("requests of the profile's bench go to the running engine", "")]
+    if unit.load and unit.load.running:
+        count = n.count(unit.load.running)
+        found.insert(
+            0,
+            (f"{count} requests of others are running: they slow down, so does the bench", "warn"),
+        )
+    return found
+
+
+def _remove(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
+    return [("its runs, logs and records are deleted", "warn"), ("its profile file stays", "ok")]
+
+
+def _reload(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
+    found = [("until it is ready again a start reads the disk", "")]
+    mapped = _mapping(unit, snapshot)
+    if mapped:
+        found.insert(0, (f"{', '.join(mapped)} keep the old weights until they restart", "warn"))
+    return found
+
+
+def _release(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
+    return [("the daemon stays, its memory is free; the next start reads the disk", "warn")]
+
+
+def reap(texts: Sequence[str], pids: Sequence[int]) -> list[Line]:
+    """The question before orphans are ended."""
+    lines: list[Line] = [line(Span(f"End {len(pids)} orphaned process(es)?", "bold")), ()]
+    lines += [_bullet(text, "") for text in texts]
+    lines.append(_bullet("identity is checked again before each signal", "ok"))
+    return lines
+
+
+def leave(pending: Mapping[str, str]) -> list[Line]:
+    """The question when the console is left during an operation."""
+    lines: list[Line] = [line(Span("An operation is under way", "bold")), ()]
+    lines += [_bullet(f"{verb} {unit}", "") for unit, verb in pending.items()]
+    lines.append(_bullet("engines keep running; the console goes when this is done", "ok"))
+    return lines

@@ -1,0 +1,119 @@
+"""The deck's other parts: events, the log tail, hints, the footer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from console.actions import Action, allowed_now
+from console.view import numbers as n
+from console.view.spans import Item, Line, Span, clean, clip_line, line, spread, width
+from engine_ctl.model import Event, Snapshot, UnitView
+
+_SEVERITY = {"error": "error", "warning": "warn"}
+_PREFIX = re.compile(r"^\((?P<who>[\w./-]+)(?: pid=\d+)?\)\s*")
+_LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING)\b")
+
+
+def event_line(event: Event, now: float, cells: int, label: str = "") -> Line:
+    """`14:01:52  chat-8b  swapped … (who)`."""
+    style = _SEVERITY.get(event.severity, "")
+    sign = {"error": "✗ ", "warning": "⚠ "}.get(event.severity, "")
+    unit = f"{clean(event.unit)} " if event.unit else ""
+    by = f"  {clean(event.by)}" if event.by else ""
+    return clip_line(
+        line(
+            Span(f"{label:<8}", "title"),
+            Span(f"{n.moment(event.at, now)} ", "muted"),
+            Span(unit, "bold"),
+            Span(sign + clean(event.text), style),
+            Span(by, "muted"),
+        ),
+        cells,
+    )
+
+
+def event_strip(snapshot: Snapshot, message: Line | None, cells: int, rows: int) -> list[Line]:
+    """The newest events, and above them what the console itself has to say."""
+    lines: list[Line] = []
+    if message:
+        lines.append(clip_line((Span(" "), *message), cells))
+    for event in snapshot.events[: max(rows - len(lines), 0)]:
+        label = " events" if len(lines) == (1 if message else 0) else ""
+        lines.append(event_line(event, snapshot.at, cells, label))
+    return lines
+
+
+def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
+    """The rule above the log tail: whose log it is, and how to open the whole."""
+    if unit is None:
+        return (Span(" log", "title"),)
+    run = clean(unit.run or "no run yet")
+    left = (
+        Span(" log ", "title"),
+        Span(f"{run} ", "bold"),
+        Span("▾ " if following else "", "muted"),
+    )
+    right = (Span("[l] whole log ", "key", "log", unit.unit),) if unit.run else ()
+    return spread(left, right, cells)
+
+
+def log_line(text: str, cells: int) -> Line:
+    """One line of a log: the process dim, errors and warnings marked by colour beside the word."""
+    text = clean(text)
+    who = ""
+    match = _PREFIX.match(text)
+    if match:
+        who = match["who"]
+        text = text[match.end() :]
+    level = _LEVEL.search(text[:60])
+    style = ""
+    if level:
+        style = "warn" if level[1] == "WARNING" else "error"
+    prefix = Span(f" {who:<11} ", "muted") if who else Span(" ")
+    return clip_line((prefix, Span(text, style)), cells)
+
+
+def hint_line(unit: UnitView | None, cells: int) -> Line | None:
+    """The first hint of the selected unit, with the key to all of them."""
+    if unit is None or not unit.hints:
+        return None
+    more = f"[h] all {len(unit.hints)} hints " if len(unit.hints) > 1 else "[h] hint "
+    left = line(Span(" hint: ", "info"), Span(clean(unit.hints[0])))
+    return spread(left, (Span(more, "key", "hints", unit.unit),), cells)
+
+
+def footer(
+    unit: UnitView | None, cells: int, extra: Sequence[Action] = (), fixed: bool = False
+) -> Line:
+    """Keys that the selected thing allows now; what does not fit is in `?` and the palette."""
+    last = [entry for entry in allowed_now(unit) if (entry.rank or 0) >= 90]
+    first = [*extra, *(e for e in allowed_now(unit) if (e.rank or 0) < 90 and not fixed)]
+    right = _keys(last)
+    spans: list[Span] = [Span(" ")]
+    for entry in first:
+        more = _keys([entry])
+        if width(spans) + width(more) + width(right) > cells:
+            break
+        spans += more
+    return spread(spans, right, cells)
+
+
+def _keys(entries: Sequence[Action]) -> list[Span]:
+    spans: list[Span] = []
+    for entry in entries:
+        spans.append(Span(entry.key, "key", entry.id))
+        spans.append(Span(f" {entry.title}  ", "foot", entry.id))
+    return spans
+
+
+def filtered(items: Sequence[Item], word: str) -> list[Item]:
+    """Items of which any line contains the word (case does not matter)."""
+    if not word:
+        return list(items)
+    wanted = word.casefold()
+    return [
+        item
+        for item in items
+        if any(wanted in "".join(s.text for s in spans).casefold() for spans in item.lines)
+    ]

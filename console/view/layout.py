@@ -1,0 +1,38 @@
+"""How the deck shares its rows: alarms and the machine first, the log takes what is left."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rows(NamedTuple):
+    """Rows of each part of the deck; they add up to the terminal's height."""
+
+    machine: int
+    alerts: int
+    gap: int
+    units: int
+    events: int
+    hint: int
+    log: int
+
+
+_FIXED = 4  # header, column titles, log title, footer
+
+
+def machine_limit(height: int) -> int:
+    """The most rows that GPUs may take."""
+    return max(2, height // 4)
+
+
+def share(height: int, machine: int, alerts: int, units: int, events: int, hint: bool) -> Rows:
+    """Rows for each part of a deck `height` rows high, given the rows that each could use."""
+    gap = 1 if height >= 30 else 0
+    left = height - _FIXED - machine - alerts - gap - int(hint)
+    log_floor = 2 if height < 30 else 6
+    event_floor = min(events, 1 if height < 30 else 3)
+    unit_rows = max(1, min(units, left - log_floor - event_floor))
+    left -= unit_rows
+    event_rows = max(0, min(events, left - log_floor, max(event_floor, height // 8)))
+    left -= event_rows
+    return Rows(machine, alerts, gap, unit_rows, event_rows, int(hint), max(left, 1))

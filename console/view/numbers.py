@@ -1,0 +1,84 @@
+"""Numbers as operators read them: unknown is `–`, units are said, digits do not jump."""
+
+from __future__ import annotations
+
+import time
+
+UNKNOWN = "–"
+GIB = 1024**3
+
+
+def gib(value: int | float | None) -> str:
+    """Bytes as GiB with one decimal, without the unit."""
+    return UNKNOWN if value is None else f"{value / GIB:.1f}"
+
+
+def size(value: int | float | None) -> str:
+    """Bytes with a unit that fits: `3.1 GiB`, `640 MiB`."""
+    if value is None:
+        return UNKNOWN
+    if value >= GIB:
+        return f"{value / GIB:.1f} GiB"
+    if value >= 1024**2:
+        return f"{value / 1024**2:.0f} MiB"
+    return f"{value / 1024:.0f} KiB"
+
+
+def count(value: int | float | None) -> str:
+    """A whole number in groups of three: `3 412`."""
+    return UNKNOWN if value is None or value != value else f"{value:,.0f}".replace(",", " ")
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share of 1 as percent, without the sign."""
+    return UNKNOWN if value is None or value != value else f"{value * 100:.{digits}f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: `430 ms`, `12.4 s`, `3 m 10 s`, `2 h 10 m`, `4 d 2 h`."""
+    if value is None or value != value:
+        return UNKNOWN
+    if value < 0.1:
+        return f"{value * 1000:.0f} ms" if value > 0 else "0.0 s"
+    if value < 99.95:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def age(value: float | None) -> str:
+    """A duration in one unit at most two: for how long something is up. No tenths."""
+    if value is None:
+        return UNKNOWN
+    whole = int(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return seconds(value)
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency given in seconds: `431 ms`, `2.1 s`."""
+    if value is None or value != value:
+        return UNKNOWN
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def clock(at: float) -> str:
+    """Local wall-clock time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def moment(at: float | None, now: float) -> str:
+    """Time of day, with the date when it was not today."""
+    if at is None:
+        return UNKNOWN
+    local = time.localtime(at)
+    if local[:3] == time.localtime(now)[:3]:
+        return time.strftime("%H:%M:%S", local)
+    return time.strftime("%d %b %H:%M", local)

@@ -1,0 +1,122 @@
+"""Spans and lines: styled text as data, before any widget. Text from outside is cleaned here.
+
+A style is the name of a meaning (`ok`, `warn`, `weights`), or several joined by a blank; the
+widget maps it to the theme. Width is counted in terminal cells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+class Span(NamedTuple):
+    """A run of text in one style. A click on it performs `action` (an id of the registry) on
+    `target` (a unit, a pid list, …), if set."""
+
+    text: str
+    style: str = ""
+    action: str = ""
+    target: str = ""
+
+
+Line = tuple[Span, ...]
+
+
+class Item(NamedTuple):
+    """One or more lines that belong together; selectable if it has a key."""
+
+    key: str | None
+    lines: tuple[Line, ...]
+
+
+def clean(text: str) -> str:
+    """Outside text made safe for one terminal line: no escapes, no controls, tabs as blanks."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    return _CONTROL.sub("", text.replace("\t", "    "))
+
+
+def line(*parts: str | Span) -> Line:
+    """A line out of plain strings and spans."""
+    return tuple(part if isinstance(part, Span) else Span(part) for part in parts if part)
+
+
+def plain(spans: Iterable[Span]) -> str:
+    """The text of a line without styles."""
+    return "".join(span.text for span in spans)
+
+
+def width(spans: Iterable[Span]) -> int:
+    """Cells that a line takes."""
+    return sum(cell_len(span.text) for span in spans)
+
+
+def clip(text: str, cells: int) -> str:
+    """Text cut to `cells` with an ellipsis where it was cut."""
+    if cells <= 0:
+        return ""
+    if cell_len(text) <= cells:
+        return text
+    return set_cell_size(text, cells - 1).rstrip() + "…"
+
+
+def pad(text: str, cells: int, right: bool = False) -> str:
+    """Text cut or filled to exactly `cells`; `right` aligns right."""
+    text = clip(text, cells)
+    fill = " " * (cells - cell_len(text))
+    return fill + text if right else text + fill
+
+
+def clip_line(spans: Sequence[Span], cells: int) -> Line:
+    """A line cut to `cells`, with an ellipsis where it was cut."""
+    if width(spans) <= cells:
+        return tuple(spans)
+    kept: list[Span] = []
+    left = cells
+    for span in spans:
+        size = cell_len(span.text)
+        if size < left:
+            kept.append(span)
+            left -= size
+            continue
+        cut = clip(span.text + "…" * (size <= left), left)
+        kept.append(span._replace(text=cut))
+        break
+    return tuple(kept)
+
+
+def spread(left: Sequence[Span], right: Sequence[Span], cells: int) -> Line:
+    """`left` at the left and `right` at the right edge of `cells`; the left is cut first."""
+    room = cells - width(right) - 1
+    kept = clip_line(left, max(room, 0))
+    gap = cells - width(kept) - width(right)
+    return (*kept, Span(" " * max(gap, 0)), *right)
+
+
+def wrap(text: str, cells: int, limit: int = 0) -> list[str]:
+    """Words of `text` on lines of at most `cells`; at most `limit` lines (0: any number)."""
+    lines: list[str] = []
+    current = ""
+    for word in text.split():
+        trial = f"{current} {word}" if current else word
+        if cell_len(trial) <= cells:
+            current = trial
+            continue
+        if current:
+            lines.append(current)
+        while cell_len(word) > cells > 0:
+            lines.append(set_cell_size(word, cells))
+            word = word[len(lines[-1]) :]
+        current = word
+    if current:
+        lines.append(current)
+    if limit and len(lines) > limit:
+        lines = [*lines[: limit - 1], clip(lines[limit - 1] + " …", cells)]
+    return lines

@@ -1,0 +1,232 @@
+"""The table of units: one item a unit, with its reasons and hints as lines beneath it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console.view import numbers as n
+from console.view.bars import progress
+from console.view.spans import Item, Line, Span, clean, clip_line, line, width
+from console.view.table import Column, fit, heading, row
+from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Verdict
+
+COLUMNS = (
+    Column("unit", "unit", 12),
+    Column("profile", "profile", 16, priority=3),
+    Column("model", "model", 22, priority=9),
+    Column("phase", "phase", 18, grow=1),
+    Column("weights", "weights", 8),
+    Column("gpu", "gpu", 4, priority=6),
+    Column("port", "port", 5, True, priority=4),
+    Column("running", "run", 4, True, priority=2),
+    Column("waiting", "wait", 4, True),
+    Column("kv", "kv%", 4, True),
+    Column("tokens", "tok/s", 7, True),
+    Column("up", "up", 9, True, priority=5),
+    Column("start", "last start", 10, True, priority=7),
+)
+LOAD = ("running", "waiting", "kv", "tokens", "up", "start")
+
+SIGNS = {
+    Phase.READY: ("●", "ok"),
+    Phase.SLEEPING: ("z", "info"),
+    Phase.DRAINING: ("◑", "warn"),
+    Phase.STOPPING: ("◑", "warn"),
+    Phase.EXITED: ("○", "muted"),
+    Phase.FAILED: ("✗", "error"),
+    Phase.LOST: ("✗", "error"),
+    Phase.ORPHANED: ("⚠", "warn"),
+}
+VERDICTS = {
+    Verdict.MAPPED: "ok",
+    Verdict.COPIED: "ok",
+    Verdict.FALLBACK: "warn",
+    Verdict.DISK: "muted",
+}
+_DETAIL_ROWS = 2
+
+
+def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> tuple[Column, ...]:
+    """The columns that fit; the name column is as wide as the longest name seen, 10 to 24."""
+    widest = max([unit_cells, *(len(unit.unit) for unit in units)])
+    name = COLUMNS[0]._replace(cells=min(widest, 24 if cells >= 100 else 14))
+    kept = fit((name, *COLUMNS[1:]), cells - 3)
+    if kept[-1].key == "start" or cells < 160:
+        return kept
+    return kept
+
+
+def title(columns: Sequence[Column]) -> Line:
+    """The line of column titles, indented like the rows."""
+    return (Span("   "), *heading(columns))
+
+
+def items(
+    units: Sequence[UnitView], columns: Sequence[Column], cells: int, details: bool = True
+) -> list[Item]:
+    """One selectable item a unit; `details` adds the lines beneath."""
+    return [Item(unit.unit, unit_lines(unit, columns, cells, details)) for unit in units]
+
+
+def unit_lines(
+    unit: UnitView, columns: Sequence[Column], cells: int, details: bool
+) -> tuple[Line, ...]:
+    """The unit's row and, beneath it, why it is not as it should be."""
+    sign, style = sign_of(unit)
+    values: dict[str, str | Span | Sequence[Span]] = {
+        "unit": Span(clean(unit.unit), "bold"),
+        "profile": _profile(unit),
+        "model": clean(unit.model or "–").rsplit("/", 1)[-1],
+        "phase": phase_words(unit),
+        "weights": _weights(unit),
+        "gpu": ",".join(map(str, unit.gpus)) or "–",
+        "port": str(unit.port) if unit.port else "–",
+        **_load(unit),
+    }
+    span_from = None
+    spanned: Line = ()
+    first = next((column.key for column in columns if column.key in LOAD), None)
+    if first:
+        room = sum(c.cells + 1 for c in columns if c.key in LOAD) - 1
+        spanned = clip_line(_instead_of_load(unit, room), room)
+        span_from = first if spanned else None
+    cells_line = row(columns, values, span_from=span_from, spanned=spanned)
+    lines = [(Span(f" {sign} ", style), *cells_line)]
+    if details:
+        lines += beneath(unit, cells)
+    return tuple(lines)
+
+
+def sign_of(unit: UnitView) -> tuple[str, str]:
+    """The sign before a name and its style; there is a word beside it always."""
+    if unit.phase is None:
+        return "○", "muted"
+    if unit.phase in STARTING:
+        return "◐", "accent"
+    return SIGNS[unit.phase]
+
+
+def phase_words(unit: UnitView) -> Span:
+    """The phase with its counted progress: `capturing 31/51`."""
+    if unit.phase is None:
+        return Span("stopped", "muted")
+    text = str(unit.phase)
+    if unit.progress:
+        total = f"/{unit.progress.total}" if unit.progress.total is not None else ""
+        text += f" {unit.progress.done}{total}"
+    if unit.phase is Phase.EXITED:
+        return Span("stopped", "muted")
+    return Span(text, sign_of(unit)[1])
+
+
+def _profile(unit: UnitView) -> str | Span:
+    name = clean(unit.profile) or "–"
+    return Span(name + "*", "warn") if unit.drift else name
+
+
+def _weights(unit: UnitView) -> str | Span:
+    if unit.kind is not Kind.ENGINE:
+        return n.size(unit.memory_bytes) if unit.memory_bytes else ""
+    if unit.verdict is None or unit.phase is None or unit.phase in ENDED:
+        return "–"
+    return Span(str(unit.verdict), VERDICTS[unit.verdict])
+
+
+def _load(unit: UnitView) -> dict[str, str | Span]:
+    load = unit.load
+    values: dict[str, str | Span] = {"up": n.age(unit.uptime_s), "start": n.seconds(unit.start_s)}
+    if load is None:
+        return values
+    waiting = n.count(load.waiting)
+    kv = n.percent(load.kv_cache_usage)
+    full = load.kv_cache_usage is not None and load.kv_cache_usage >= 0.95
+    values |= {
+        "running": n.count(load.running),
+        "waiting": Span(waiting, "warn") if load.waiting else waiting,
+        "kv": Span(kv, "warn") if full else kv,
+        "tokens": n.count(load.tokens_per_second),
+    }
+    return values
+
+
+def _instead_of_load(unit: UnitView, room: int) -> Line:
+    """What stands in the place of load figures while there are none."""
+    if unit.phase is not None and unit.phase in STARTING:
+        return _step(unit, room)
+    if unit.phase in (Phase.FAILED, Phase.LOST):
+        category = clean(unit.cause.category) if unit.cause else "no cause found yet"
+        key = Span(" [y] why", "key", "why", unit.unit)
+        return (*clip_line(line(Span(category, "error")), room - width((key,))), key)
+    if unit.phase is Phase.ORPHANED:
+        return line(Span("shim gone, engine alive", "warn"))
+    if unit.kind is not Kind.ENGINE or unit.phase in (None, Phase.EXITED):
+        return line(Span(clean(unit.note), "" if unit.phase is Phase.READY else "muted"))
+    if unit.phase is Phase.SLEEPING and unit.note:
+        return line(Span(clean(unit.note), "info"))
+    return ()
+
+
+def _step(unit: UnitView, room: int) -> Line:
+    now = unit.phase_s
+    if now is None:
+        return (Span("…", "muted"),)
+    typical = f" of ~{unit.typical_s:.1f}" if unit.typical_s else ""
+    words = f" {now:.1f}{typical} s"
+    late = unit.typical_s is not None and now > unit.typical_s * 1.5 + 1
+    counted = unit.progress and unit.progress.total
+    cells = min(room - len(words), 24)
+    if cells < 4:
+        return (Span(words.strip(), "warn" if late else ""),)
+    if counted and unit.progress and unit.progress.total:
+        bar = progress(unit.progress.done, unit.progress.total, cells)
+    elif unit.typical_s:
+        bar = progress(now, unit.typical_s, cells)
+    else:
+        bar = ()
+    whole: Line = ()
+    if unit.elapsed_s is not None and room - cells - len(words) > 18:
+        whole = (Span(f" · {n.seconds(unit.elapsed_s)} in all", "muted"),)
+    return (*bar, Span(words, "warn" if late else ""), *whole)
+
+
+def beneath(unit: UnitView, cells: int) -> list[Line]:
+    """Reasons of a fall back, the cause's hint, drift: at most two lines."""
+    found: list[Line] = []
+    if unit.cause and unit.phase in (Phase.FAILED, Phase.LOST):
+        found.append(line(Span(clean(unit.cause.hint or unit.cause.line), "error")))
+    if unit.verdict is Verdict.FALLBACK and unit.phase not in ENDED:
+        found += [line(Span(reason_words(reason), "warn")) for reason in unit.reasons[:1]]
+    if unit.drift:
+        keys = ", ".join(clean(key) for key in unit.drift)
+        found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
+    if unit.note and unit.kind is Kind.ENGINE and unit.phase in (Phase.READY, Phase.ORPHANED):
+        found.append(line(Span(clean(unit.note), "muted")))
+    elbow = Span("     └ ", "muted")
+    return [clip_line((elbow, *spans), cells) for spans in found[:_DETAIL_ROWS]]
+
+
+def reason_words(reason: Reason) -> str:
+    """`dtype: daemon bfloat16, engine float16`, or the hint where no field differs."""
+    if reason.fields:
+        texts = [f"{field}: daemon {old}, engine {new}" for field, old, new in reason.fields]
+        return clean("; ".join(texts))
+    return clean(reason.hint or reason.category)
+
+
+def empty(cells: int) -> list[Line]:
+    """What a newcomer reads before there is any unit."""
+    rows = [
+        ("No unit yet. A unit is a named engine that you run from a profile.", "bold"),
+        ("", ""),
+        ("stoker demo", "key", "in a shell: a real vLLM engine with a tiny model, on any machine"),
+        ("n", "key", "here: a new unit from a profile"),
+        ("p", "key", "profiles: look at the built-in ones, import what you have, edit"),
+        ("?", "key", "keys, words and signs"),
+    ]
+    lines: list[Line] = [()]
+    for text, style, *rest in rows:
+        if rest:
+            lines.append(line(Span(f"   {text:<13}", style), Span(rest[0])))
+        else:
+            lines.append(line(Span("   " + text, style)))
+    return [clip_line(spans, cells) for spans in lines]

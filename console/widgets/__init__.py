@@ -1,0 +1,1 @@
+"""Widgets: they show what view/ made and decide nothing."""
