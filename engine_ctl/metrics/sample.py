@@ -54,8 +54,8 @@ class Sample:
     """What one engine said at one moment.
 
     `rejections` are per deployment (the series has no engine label). `stats_disabled`: the
-    server answers but exports no vLLM series that we know (--disable-log-stats). `malformed` counts lines
-    that could not be read."""
+    server answers and exports no series that is known here (--disable-log-stats). `malformed`
+    counts lines that could not be read."""
 
     ranks: tuple[RankSample, ...]
     rejections: dict[str, float]
