@@ -129,7 +129,7 @@ def _register_preload(logger: Any) -> None:
     """Wrap `vllm preload`, whose modules only its own command line imports."""
     import sys
 
-    preload = sys.modules.get("vllm.entrypoints.cli.preload")
+    preload: Any = sys.modules.get("vllm.entrypoints.cli.preload")
     command = getattr(preload, "PreloadSubcommand", None)
     if preload is None or command is None or hasattr(command.cmd, "stoker_original"):
         return

@@ -37,8 +37,8 @@ def run_daemon(*args: Any, **kwargs: Any) -> None:
     original(*args, **kwargs)
 
 
-class Released(torch.nn.Module):
-    """What is left of the daemon's model: its weights are in the segment."""
+class Held(torch.nn.Module):  # type: ignore[misc]
+    """What the daemon keeps in place of the model: where each tensor is in the segment."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Released(torch.nn.Module):
         return self.entries, self.aliases
 
 
-_held: Released | None = None
+_held: Held | None = None
 
 
 def _held_bytes() -> int:
@@ -102,9 +102,9 @@ def _extra(conn: Any, request: dict[str, Any]) -> bool:
     return True
 
 
-def move_to_segment(model: torch.nn.Module, name: str) -> Released:
+def move_to_segment(model: torch.nn.Module, name: str) -> Held:
     """Write the weights of `model` to a sealed segment, freeing each as it is written."""
-    held = Released(name)
+    held = Held(name)
     canonical: dict[int, str] = {}
     for key, tensor in persistent_tensors(model).items():
         first = canonical.setdefault(id(tensor), key)

@@ -45,7 +45,7 @@ class SegmentEntry(protocol.TensorEntry):  # type: ignore[misc]
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.torch_dtype.itemsize
+        return math.prod(self.shape) * int(self.torch_dtype.itemsize)
 
     def rebuild(self, device_index: int) -> torch.Tensor:
         raise RuntimeError("A tensor of the CPU weight cache is mapped, not rebuilt")
@@ -192,5 +192,6 @@ def _device_index(parallel_config: Any) -> int:
     local_dp = parallel_config.data_parallel_rank_local
     if local_dp is None:
         local_dp = parallel_config.data_parallel_index
-    size = parallel_config.pipeline_parallel_size * parallel_config.tensor_parallel_size
-    return int(local_dp) * size + int(get_world_group().local_rank)
+    stage = parallel_config.pipeline_parallel_size * parallel_config.tensor_parallel_size
+    index: int = local_dp * stage + get_world_group().local_rank
+    return index
