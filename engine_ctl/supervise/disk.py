@@ -5,6 +5,7 @@ Standard library only: runs under the shim's interpreter (Python 3.10 and newer)
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -91,6 +92,25 @@ def remove(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass
+
+
+def try_lock(path: str, command: str | None = None) -> int | None:
+    """An open file that holds the flock on `path`, None while somebody else holds it.
+
+    `command` is written into the file, to say who holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    if command is not None:
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b'{"pid": %d, "command": "%s"}' % (os.getpid(), command.encode()), 0)
+        except OSError:
+            pass
+    return fd
 
 
 def event(state: str, unit: str, text: str, severity: str = "info") -> None:

@@ -62,6 +62,9 @@ def _is_over(run: Run) -> bool:
 
 
 def _start_shim(run: Run, options: list[str], env: dict[str, str]) -> None:
+    # Makes their bytecode exist: a shim that has to compile them keeps 2 MB more for its life.
+    from engine_ctl.supervise import again, watcher  # noqa: F401
+
     lock = hold_shim_lock(run)
     reader, writer = os.pipe()
     inherited = ["--detach", "--lock", str(lock), "--report", str(writer)]

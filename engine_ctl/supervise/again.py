@@ -1,0 +1,100 @@
+"""Starting a run again after a delay: the shim makes the next run and becomes its shim.
+
+Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+from engine_ctl.supervise import disk
+from engine_ctl.supervise.watcher import SIGNALS, SLOW_S
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from engine_ctl.supervise.watcher import Watcher
+
+LOOK_S = 0.5
+
+
+def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> None:
+    """Wait, make the next run and become its shim (`script`).
+
+    Returns when that is not wanted any more: a stop was asked for, or the unit has gone on to
+    another run. On a full disk it tries again and again."""
+    due = time.monotonic() + delay_s
+    poll = select.poll()
+    poll.register(ended.wake, select.POLLIN)
+    while _still_wanted(ended):
+        left = due - time.monotonic()
+        if left <= 0:
+            lock = disk.try_lock(f"{ended.unit_dir}/lock", f"restart of {ended.spec['run']}")
+            if lock is not None:
+                try:
+                    if _still_wanted(ended):
+                        _become_next(ended, attempt, script)
+                except OSError as error:
+                    sys.stderr.write(f"cannot start again: {error}\n")
+                    due = time.monotonic() + SLOW_S
+                os.close(lock)
+            left = 0.1
+        poll.poll(int(min(left, LOOK_S) * 1000) + 1)
+        ended.drain()
+
+
+def _still_wanted(ended: Watcher) -> bool:
+    current = disk.read_json(f"{ended.unit_dir}/current.json") or {}
+    return (
+        not ended.asked_by_signal
+        and not os.path.exists(ended.path("request.json"))
+        and current.get("run") == ended.spec["run"]
+    )
+
+
+def _become_next(ended: Watcher, attempt: int, script: str) -> None:
+    """Replace this process by the next run's shim. Raises OSError, with nothing left behind."""
+    if not os.access(sys.executable, os.X_OK):
+        raise FileNotFoundError(2, "the interpreter has gone", sys.executable)
+    number, directory = _next_directory(f"{ended.unit_dir}/runs")
+    run = f"{ended.spec['unit']}/{number}"
+    spec = {
+        **ended.spec,
+        "run": run,
+        "attempt": attempt,
+        "created": time.time(),
+        "via": "spawn",
+        "standby": None,
+        "predecessor": ended.spec["run"],
+        "by": "restart policy",
+    }
+    try:
+        lock = disk.try_lock(f"{directory}/shim.lock")
+        assert lock is not None
+        disk.write_json(f"{directory}/spec.json", spec)
+        current = {"schema": 1, "run": run, "since": time.time()}
+        disk.write_json(f"{ended.unit_dir}/current.json", current)
+    except OSError:
+        for name in ("shim.lock", "spec.json"):
+            disk.remove(f"{directory}/{name}")
+        os.rmdir(directory)
+        raise
+    ended.tell(f"is started again as {run}")
+    # A signal for the next run's shim waits until that one has its handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    os.set_inheritable(lock, True)
+    command = [sys.executable, "-I", "-S", script, directory, "--lock", str(lock)]
+    os.execv(command[0], command)
+
+
+def _next_directory(runs: str) -> tuple[int, str]:
+    number = max((int(name) for name in os.listdir(runs) if name.isdecimal()), default=0)
+    while True:
+        number += 1
+        try:
+            os.mkdir(f"{runs}/{number}", 0o700)
+            return number, f"{runs}/{number}"
+        except FileExistsError:
+            pass

@@ -1,0 +1,1 @@
+"""Stand-ins for tests. Never used by the product."""
