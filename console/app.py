@@ -79,7 +79,7 @@ class StokerApp(App[None]):
 
     def on_mount(self) -> None:
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
-        if self._theme:
+        if self._theme in self.available_themes:
             self.theme = self._theme
         self._tail.start()
         self.feed.start(self._fed)

@@ -10,20 +10,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from engine_ctl.model import (
+    from engine_ctl.answers import (
         ArgumentHelp,
         ChangeView,
         DaemonView,
-        Event,
         FailureCard,
         ForecastView,
         KernelChoice,
         LintFinding,
         ProfileDetail,
         ProfileSummary,
-        Snapshot,
         StartRecord,
     )
+    from engine_ctl.model import Event, Snapshot
 
 
 class SnapshotFeed(Protocol):

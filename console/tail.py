@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 
 _CHUNK = 64 * 1024
 _KEPT = 400
+# Our own questions, one a second, would push everything else out of sight.
+_POLL = re.compile(rb'"GET /(?:metrics|health|load|ping|version)/? HTTP/[\d.]+" 200')
 
 
 class Tail:
@@ -61,7 +64,8 @@ class Tail:
         self._offset = status.st_size
         *whole, rest = data.split(b"\n")
         self._rest = rest[-_CHUNK:]
-        self._whole += [_text(raw) for raw in whole[-_KEPT:] if raw.strip()]
+        heard = [raw for raw in whole if raw.strip() and not _POLL.search(raw)]
+        self._whole += [_text(raw) for raw in heard[-_KEPT:]]
         self._whole = self._whole[-_KEPT:]
         last = [_text(self._rest)] if self._rest.strip() else []
         self.lines = tuple(self._whole + last)

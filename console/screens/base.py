@@ -13,6 +13,7 @@ from console.view import machine
 from console.view.deck import filtered, footer
 from console.view.spans import Item, Line, Span, clean, line, spread
 from console.widgets.lines import Lines
+from console.widgets.meanings import CLASSES
 
 if TYPE_CHECKING:
     from console.app import StokerApp
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 class StokerScreen(Screen[None]):
     """A full screen that is given each snapshot by `show`."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = CLASSES
 
     def on_resize(self, event: events.Resize) -> None:
         self.again()

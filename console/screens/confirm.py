@@ -12,11 +12,13 @@ from textual.screen import ModalScreen
 
 from console.view.spans import Line, Span, clip_line, width
 from console.widgets.lines import Lines
+from console.widgets.meanings import CLASSES
 
 
 class ConfirmScreen(ModalScreen[bool]):
     """Dismissed with True for yes."""
 
+    COMPONENT_CLASSES: ClassVar[set[str]] = CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,y", "answer(True)", show=False),
         Binding("escape,n,q", "answer(False)", show=False),

@@ -51,7 +51,7 @@ class DeckScreen(StokerScreen):
             self.lines("header").set_lines([brand])
             self.lines("footer").set_lines([deck.footer(None, cells)])
             return
-        gap = 1 if height >= 30 else 0
+        gap = layout.gap_rows(height)
         shown = machine.machine(snapshot, cells, layout.machine_limit(height))
         alarms = machine.alerts(snapshot, cells)
         self._show_units(snapshot, cells)
@@ -66,7 +66,8 @@ class DeckScreen(StokerScreen):
         self._put("alerts", alarms, rows.alerts)
         self._put("titles", [*([()] * gap), self._titles(snapshot, cells)], 1 + gap)
         _high(table, rows.units)
-        self._put("events", strip[: rows.events], rows.events)
+        above: list[Line] = [()] * gap
+        self._put("events", [*above, *strip[: rows.events]], rows.events + gap)
         self._put("hint", [hint] if hint else [], rows.hint)
         self.show_frame(snapshot, unit)
         self.show_log(unit)

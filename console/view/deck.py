@@ -93,7 +93,7 @@ def footer(
     spans: list[Span] = [Span(" ")]
     for entry in first:
         more = _keys([entry])
-        if width(spans) + width(more) + width(right) > cells:
+        if width(spans) + width(more) + width(right) >= cells:
             break
         spans += more
     return spread(spans, right, cells)

@@ -25,11 +25,16 @@ def machine_limit(height: int) -> int:
     return max(2, height // 4)
 
 
+def gap_rows(height: int) -> int:
+    """Blank rows before the units and before the events."""
+    return 1 if height >= 30 else 0
+
+
 def share(height: int, machine: int, alerts: int, units: int, events: int, hint: bool) -> Rows:
     """Rows for each part of a deck `height` rows high, given the rows that each could use."""
-    gap = 1 if height >= 30 else 0
-    left = height - _FIXED - machine - alerts - gap - int(hint)
-    log_floor = 2 if height < 30 else 6
+    gap = gap_rows(height)
+    left = height - _FIXED - machine - alerts - 2 * gap - int(hint)
+    log_floor = 3 if height < 30 else 6
     event_floor = min(events, 1 if height < 30 else 3)
     unit_rows = max(1, min(units, left - log_floor - event_floor))
     left -= unit_rows

@@ -78,7 +78,9 @@ def memory_bar(
 
 def _labels(role: str, size: float) -> tuple[str, ...]:
     figure = n.gib(size)
-    return (f"{role} {figure}", f"{role[:1].upper()} {figure}", role[:1].upper())
+    letter = "!" if role == "orphan" else role[:1].upper()
+    whole = f"{size / n.GIB:.0f}"
+    return (f"{role} {figure}", f"{letter} {figure}", f"{letter} {whole}", letter)
 
 
 def gpu_line(gpu: GpuView, cells: int) -> Line:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.view import numbers as n
-from console.view.bars import progress
+from console.view.bars import progress, sparkline
 from console.view.spans import Item, Line, Span, clean, clip_line, line, width
 from console.view.table import Column, fit, heading, row
 from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Verdict
 
 COLUMNS = (
     Column("unit", "unit", 12),
-    Column("profile", "profile", 16, priority=3),
-    Column("model", "model", 22, priority=9),
-    Column("phase", "phase", 18, grow=1),
+    Column("profile", "profile", 16, priority=3, grow=1),
+    Column("model", "model", 20, priority=9, grow=1),
+    Column("phase", "phase", 18, grow=2),
     Column("weights", "weights", 8),
     Column("gpu", "gpu", 4, priority=6),
     Column("port", "port", 5, True, priority=4),
@@ -22,10 +22,11 @@ COLUMNS = (
     Column("waiting", "wait", 4, True),
     Column("kv", "kv%", 4, True),
     Column("tokens", "tok/s", 7, True),
+    Column("trend", "  tok/s lately", 18, priority=8, grow=4),
     Column("up", "up", 9, True, priority=5),
     Column("start", "last start", 10, True, priority=7),
 )
-LOAD = ("running", "waiting", "kv", "tokens", "up", "start")
+LOAD = ("running", "waiting", "kv", "tokens", "trend", "up", "start")
 
 SIGNS = {
     Phase.READY: ("●", "ok"),
@@ -50,10 +51,7 @@ def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> 
     """The columns that fit; the name column is as wide as the longest name seen, 10 to 24."""
     widest = max([unit_cells, *(len(unit.unit) for unit in units)])
     name = COLUMNS[0]._replace(cells=min(widest, 24 if cells >= 100 else 14))
-    kept = fit((name, *COLUMNS[1:]), cells - 3)
-    if kept[-1].key == "start" or cells < 160:
-        return kept
-    return kept
+    return fit((name, *COLUMNS[1:]), cells - 5)
 
 
 def title(columns: Sequence[Column]) -> Line:
@@ -82,6 +80,7 @@ def unit_lines(
         "gpu": ",".join(map(str, unit.gpus)) or "–",
         "port": str(unit.port) if unit.port else "–",
         **_load(unit),
+        "trend": Span(_trend(unit, columns), "accent"),
     }
     span_from = None
     spanned: Line = ()
@@ -91,7 +90,7 @@ def unit_lines(
         spanned = clip_line(_instead_of_load(unit, room), room)
         span_from = first if spanned else None
     cells_line = row(columns, values, span_from=span_from, spanned=spanned)
-    lines = [(Span(f" {sign} ", style), *cells_line)]
+    lines: list[Line] = [(Span(f" {sign} ", style), *cells_line)]
     if details:
         lines += beneath(unit, cells)
     return tuple(lines)
@@ -130,6 +129,12 @@ def _weights(unit: UnitView) -> str | Span:
     if unit.verdict is None or unit.phase is None or unit.phase in ENDED:
         return "–"
     return Span(str(unit.verdict), VERDICTS[unit.verdict])
+
+
+def _trend(unit: UnitView, columns: Sequence[Column]) -> str:
+    cells = next((column.cells for column in columns if column.key == "trend"), 0)
+    history = unit.load.history.get("tokens_per_second", ()) if unit.load else ()
+    return "  " + sparkline(history, cells - 2) if cells else ""
 
 
 def _load(unit: UnitView) -> dict[str, str | Span]:

@@ -17,11 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.view.spans import Item, Line, Span
-
-_MEANINGS = (
-    "text muted dim bold title key ok warn error info accent match brand foot cursor "
-    "bar-weights bar-engine bar-standby bar-orphan bar-other bar-free"
-)
+from console.widgets.meanings import meaning
 
 
 class Lines(ScrollView):
@@ -29,7 +25,6 @@ class Lines(ScrollView):
 
     `stays=True` keeps the last line in view until the reader scrolls up."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"s-{name}" for name in _MEANINGS.split()}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", show=False),
         Binding("down", "move(1)", show=False),
@@ -238,7 +233,7 @@ class Lines(ScrollView):
     def _style(self, name: str) -> Style:
         style = self._styles.get(name)
         if style is None:
-            style = self.get_component_rich_style(f"s-{name}" if name else "s-text")
+            style = meaning(self.screen, name or "text", self.background_colors[1])
             self._styles[name] = style
         return style
 

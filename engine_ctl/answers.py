@@ -1,0 +1,200 @@
+"""Typed answers to what a detail screen or a command asks: starts, kernels, failure card, forecast,
+daemons, profiles.
+
+Apart from `model`, which every command loads: a dataclass costs half a millisecond to make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_ctl.model import Cause, Phase, PhaseMark, Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """One start of one run, for the waterfall. `started` is wall-clock seconds; `ready_s` is the
+    time from spawn to serving (None: never ready, or not yet)."""
+
+    run: str
+    profile: str
+    started: float
+    phases: tuple[PhaseMark, ...] = ()
+    ready_s: float | None = None
+    outcome: Phase | None = None
+    verdict: Verdict | None = None
+    standby: bool | None = None
+    disk_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """What runs underneath an engine: `what` (attention, MoE, …) is done by `choice`, said by log
+    line `line`. `slower` says, in words, that a faster path was asked for or is possible."""
+
+    what: str
+    choice: str
+    line: str = ""
+    slower: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A change of profile keys that mends a failure: (key, value now, value proposed)."""
+
+    key: str
+    now: str
+    proposed: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCard:
+    """Why one run failed or ended, with what an operator does next. `after_s` seconds after its
+    start; `ended` wall-clock seconds; `log_offset` bytes, where the first cause stands in `log`."""
+
+    unit: str
+    run: str
+    cause: Cause | None
+    profile: str = ""
+    phase: Phase | None = None
+    after_s: float | None = None
+    ended: float | None = None
+    outcome: str = ""
+    fixes: tuple[Fix, ...] = ()
+    changed: tuple[Fix, ...] = ()
+    changed_by: str = ""
+    memory: tuple[str, ...] = ()
+    log: str | None = None
+    log_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """One key that differs between two profiles, or a profile and a running engine. `cost` is
+    live, restart, reload, new runtime or unchanged; `note` says more in words."""
+
+    key: str
+    old: str
+    new: str
+    cost: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastView:
+    """What a start of `profile` on `unit` would meet, said before anything is stopped. Times are
+    seconds, memory bytes. Any entry in `errors` means that the start is refused."""
+
+    unit: str
+    profile: str
+    from_profile: str | None = None
+    changes: tuple[ChangeView, ...] = ()
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    checked_by: str | None = None
+    verdict: Verdict | None = None
+    reasons: tuple[Reason, ...] = ()
+    weights_note: str = ""
+    kv_bytes: int | None = None
+    kv_bytes_now: int | None = None
+    port_note: str = ""
+    in_flight: int | None = None
+    drain_s: float | None = None
+    expected_s: float | None = None
+    next_time_s: float | None = None
+    rollback_profile: str | None = None
+    rollback_s: float | None = None
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonField:
+    """One fingerprint field: the daemon's value and, by engine, the value that differs from it
+    (None: the same)."""
+
+    field: str
+    daemon: str
+    engines: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonView:
+    """One rank and role of a preload daemon. `socket_state` is `0600 ok` or what is wrong with
+    it; `verdicts` counts the starts against it; `since_s` seconds since it was ready."""
+
+    name: str
+    unit: str
+    rank: int
+    role: str
+    gpu: int | None = None
+    phase: Phase | None = None
+    weights_bytes: int | None = None
+    socket: str | None = None
+    socket_state: str = ""
+    clients: tuple[str, ...] = ()
+    since_s: float | None = None
+    fields: tuple[DaemonField, ...] = ()
+    verdicts: tuple[tuple[str, int], ...] = ()
+    last_fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenanceRow:
+    """One value of a resolved profile and where it came from. `section` is args, env, preload, …"""
+
+    section: str
+    key: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class LintFinding:
+    """One finding of the profile linter. `severity` is error, warning or info."""
+
+    rule: str
+    severity: str
+    key: str
+    message: str
+    instead: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSummary:
+    """One line of the profile list. `builtin` profiles are read-only; `units` use it now."""
+
+    name: str
+    path: str | None
+    builtin: bool
+    model: str = ""
+    runtime: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    units: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDetail:
+    """One profile with the text of its file, every value's origin, the exact command and
+    environment (secrets masked), and the linter's findings."""
+
+    summary: ProfileSummary
+    text: str
+    values: tuple[ProvenanceRow, ...] = ()
+    argv: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    findings: tuple[LintFinding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentHelp:
+    """One argument of the runtime's own parser, for completion and search."""
+
+    name: str
+    type: str = ""
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    group: str = ""
+    help: str = ""
