@@ -269,6 +269,7 @@ def features() -> dict[str, Any]:
         "watch": False,
         "counts_weights_in_budget": False,
         "refuses_eplb": False,
+        "dense_dp": False,
         "platform_supported": False,
     }
     if not out["ipc_cache"]:
@@ -279,6 +280,8 @@ def features() -> dict[str, Any]:
     out["pipeline_parallel"] = "pp_rank" in out["key_fields"]
     out["watch"] = hasattr(loader.IpcModelLoader, "_watch_daemon") or current_platform.is_cpu()
     out["counts_weights_in_budget"] = hasattr(loader.IpcModelLoader, "get_external_weight_memory")
+    daemon = importlib.import_module(f"{cache}.daemon")
+    out["dense_dp"] = hasattr(daemon, "get_engine_dp_placement")
     out["refuses_eplb"] = "eplb" in inspect.getsource(loader).lower()
     try:
         loader.check_ipc_platform_support()
