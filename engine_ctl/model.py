@@ -179,7 +179,9 @@ class UnitView:
 @dataclass(frozen=True, slots=True)
 class Holder:
     """One process that holds memory of a GPU. `role` is one of weights, engine, standby, orphan,
-    other; `bytes` is None where the driver does not say (unified memory, containers)."""
+    other; `bytes` is None where the driver does not say (unified memory, containers). `parts`
+    are weights, kv, graphs, activations and rest as far as the engine's log tells. `fits` is the
+    gpu_memory_utilization with which this engine would start again now."""
 
     pid: int
     role: str
@@ -189,11 +191,16 @@ class Holder:
     user: str | None = None
     command: str | None = None
     parts: tuple[tuple[str, int], ...] = ()
+    fits: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU (or MIG instance) at one moment. Bytes, watts, degrees Celsius, percent, MHz."""
+    """One GPU (or MIG instance) at one moment. Bytes, watts, degrees Celsius, percent, MHz.
+
+    `index` is NVML's; `total` is what CUDA can use (without the driver's reserve); `unknown` is
+    memory in use whose owner the driver does not name; `fits` is the gpu_memory_utilization with
+    which one more engine would start now."""
 
     index: int
     uuid: str
@@ -212,6 +219,9 @@ class GpuView:
     nvlink: str | None = None
     mig: bool = False
     notes: tuple[str, ...] = ()
+    unified: bool = False
+    unknown: int | None = None
+    fits: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
