@@ -7,6 +7,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import pkgutil
 import sys
 import time
 from typing import Any
@@ -47,8 +48,11 @@ COMMON = (
     "vllm.compilation.backends",
     "vllm.compilation.decorators",
     "vllm.compilation.wrapper",
+    "vllm.distributed.elastic_ep.elastic_execute",
+    "vllm.triton_utils.dispatcher",
     "vllm.tokenizers",
-    "vllm.renderers",
+    "vllm.renderers.hf",
+    "vllm.transformers_utils.chat_templates.registry",
     "torch._dynamo",
     "torch._inductor.compile_fx",
     "torch._functorch.aot_autograd",
@@ -59,11 +63,18 @@ COMMON = (
     "tokenizers",
     "safetensors.torch",
     "uvloop",
-    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+    "uvicorn.protocols.websockets.websockets_sansio_impl",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "setproctitle",
+    "engine_ctl.inside.standby_become",
 )
+# what the API server imports when it builds its routes
+SERVER = "vllm.entrypoints"
+SERVER_MODULES = ("api_router", "serving", "batch_serving", "metrics", "factories", "register")
+
 BY_PLATFORM = {
     "cpu": (
         "vllm.v1.worker.cpu_worker",
@@ -114,6 +125,7 @@ class Warm:
         self.look()
         for name in (*COMMON, *BY_PLATFORM.get(self.platform, ())):
             self._import(name)
+        self._server()
         for model in models:
             self._model(model)
         self._forget_said_once()
@@ -139,6 +151,13 @@ class Warm:
             self.failed[name] = f"{type(error).__name__}: {error}"[:200]
         else:
             self.imported.append(name)
+
+    def _server(self) -> None:
+        """Routers and handlers of every API; where they are differs from version to version."""
+        package = importlib.import_module(SERVER)
+        for module in pkgutil.walk_packages(package.__path__, f"{SERVER}.", lambda _: None):
+            if module.name.rpartition(".")[2] in SERVER_MODULES:
+                self._import(module.name)
 
     def _parsers(self) -> None:
         flags: list[str] = []
