@@ -13,7 +13,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from engine_ctl.errors import Usage
+from profiles.importing.references import expand, sole_name
 from profiles.model import EnvRef, Preload, Profile
 from profiles.schema import Argument, ArgumentSchema, canonical, shipped
 
@@ -123,7 +126,7 @@ def environment(profile: Profile) -> tuple[dict[str, str], dict[str, EnvRef]]:
 
     `gpus` become CUDA_VISIBLE_DEVICES, in PCI order when they are indices, so that an index means
     what the driver's tools mean by it. An explicit `env` value wins; `--device-ids` (0.24 and
-    later) counts within what is visible."""
+    later) counts within what is visible. A value that is nothing but `${NAME}` is a reference."""
     values: dict[str, str] = {}
     if profile.gpus:
         values["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, profile.gpus))
@@ -131,12 +134,59 @@ def environment(profile: Profile) -> tuple[dict[str, str], dict[str, EnvRef]]:
             values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     refs: dict[str, EnvRef] = {}
     for name, value in profile.env.items():
+        variable = None if isinstance(value, EnvRef) else sole_name(value)
+        if variable is not None:
+            value = EnvRef(from_env=variable)
         if isinstance(value, EnvRef):
             refs[name] = value
             values.pop(name, None)
         else:
             values[name] = value
     return values, refs
+
+
+def expanded(profile: Profile, env: Mapping[str, str]) -> Profile:
+    """The profile with `${NAME}`, `${NAME:-default}` and `$${` in its text values filled in.
+
+    To be called with the operator's environment before a start. Values of `env` that are nothing
+    but a reference stay one, so that no secret is written anywhere. Raises Usage naming the key
+    and the variable that is not set; commands, `$(…)`, are never run."""
+
+    def fill(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: fill(item, f"{key}.{name}") for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(fill(item, key) for item in value)
+        if not isinstance(value, str) or "$" not in value:
+            return value
+        text, missing = expand(value, env)
+        if missing:
+            raise Usage(
+                f"profile {profile.name}: {key} needs {', '.join(missing)}, which is not set"
+            )
+        return text
+
+    section = profile.preload
+    if section is not None:
+        section = msgspec.structs.replace(
+            section,
+            socket_dir=fill(section.socket_dir, "preload.socket_dir"),
+            args=fill(section.args, "preload.args"),
+        )
+    return msgspec.structs.replace(
+        profile,
+        model=fill(profile.model, "model"),
+        served_name=fill(profile.served_name, "served_name"),
+        host=fill(profile.host, "host"),
+        args=fill(profile.args, "args"),
+        env={
+            name: value
+            if isinstance(value, EnvRef) or sole_name(value) is not None
+            else fill(value, f"env.{name}")
+            for name, value in profile.env.items()
+        },
+        preload=section,
+    )
 
 
 def _model(profile: Profile) -> str:

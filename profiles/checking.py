@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from profiles.importing.references import has_references
+from profiles.importing.secrets import is_secret
 from profiles.model import EnvRef, Preload, Profile, Restart, Stop
 from profiles.yaml_source import BadProfile, Source
 
@@ -145,6 +147,10 @@ def _env(source: Source, value: Any, key: str) -> None:
             raise source.error("must be one value or {from_env: NAME}", key, name)
         elif isinstance(item, str) and "\0" in item:
             raise source.error("holds a NUL character", key, name)
+        elif is_secret(name) and item not in (None, "") and not has_references(str(item)):
+            raise source.error(
+                "is a secret; name where it is: {from_env: NAME} or {from_file: PATH}", key, name
+            )
 
 
 def _reference(source: Source, value: Any, *keys: str) -> None:

@@ -22,6 +22,16 @@ from engine_ctl.errors import Failed
 
 SHIPPED = ("0.32", "0.33")
 _DATA = Path(__file__).parent / "data"
+# Names of the functions with which vLLM's parser converts values.
+_CONVERTERS = {
+    "int": "int",
+    "float": "float",
+    "loads": "json",
+    "parse_dataclass": "json",
+    "union_dict_and_str": "json_or_text",
+    "human_readable_int": "size",
+    "human_readable_int_or_auto": "size_or_auto",
+}
 _LEVEL = re.compile(r"-O=?([^.=]+)|O([0-3])")
 
 
@@ -67,6 +77,7 @@ class ArgumentSchema:
         self.version = version
         self.arguments = {argument.name: argument for argument in arguments}
         self._spellings: dict[str, str] = {}
+        self._near: dict[str, str | None] = {}
         for argument in self.arguments.values():
             for option in argument.options:
                 if not _is_negative(option, argument):
@@ -95,8 +106,10 @@ class ArgumentSchema:
     def nearest(self, spelling: str) -> str | None:
         """The closest existing name, for "did you mean"."""
         plain = _plain(spelling.partition(".")[0])
-        names = difflib.get_close_matches(plain, [*self.arguments, *self._spellings], n=1)
-        return self._spellings.get(names[0], names[0]) if names else None
+        if plain not in self._near:
+            names = difflib.get_close_matches(plain, self._spellings, n=1, cutoff=0.75)
+            self._near[plain] = self._spellings[names[0]] if names else None
+        return self._near[plain]
 
     def search(self, word: str = "") -> tuple[Argument, ...]:
         """Arguments whose name, alias, group or help contains `word`; names first."""
@@ -147,7 +160,7 @@ def canonical(key: str, value: Any, schema: ArgumentSchema | None = None) -> tup
 
 def from_dump(dump: Mapping[str, Any], version: str | None = None) -> ArgumentSchema:
     """A schema out of a parser dump: `{"vllm", "serve": [{"dest", "options", "nargs", "choices",
-    "default" (repr), "action", "group", "metavar"[, "kind"][, "help"]}], "preload": […]}`.
+    "default" (repr), "action", "group", "metavar"[, "type"][, "help"]}], "preload": […] or null}`.
 
     Kinds that the dump does not tell are taken from the shipped schema, else guessed from the
     default. Raises Failed when the dump has another shape.
@@ -155,7 +168,7 @@ def from_dump(dump: Mapping[str, Any], version: str | None = None) -> ArgumentSc
     try:
         merged: dict[str, Argument] = {}
         for command in ("serve", "preload"):
-            for entry in dump.get(command, ()):
+            for entry in dump.get(command) or ():
                 argument = _argument(entry, command)
                 if argument is None:
                     continue
@@ -183,7 +196,7 @@ def _argument(entry: Mapping[str, Any], command: str) -> Argument | None:
     return Argument(
         name=name,
         options=options,
-        kind=entry.get("kind") or _kind(name, action, default, text),
+        kind=_kind(name, action, entry.get("type"), default, text),
         many=many,
         append=action == "_AppendAction",
         optional_value=entry.get("nargs") == "?",
@@ -201,7 +214,7 @@ def _choices(entry: Mapping[str, Any]) -> Sequence[Any]:
     return choices if isinstance(choices, list | tuple) else ()
 
 
-def _kind(name: str, action: str, default: Any, text: str) -> str:
+def _kind(name: str, action: str, converter: str | None, default: Any, text: str) -> str:
     if action in ("BooleanOptionalAction", "EnableDisableAction"):
         return "flag"
     if action in ("_StoreTrueAction", "_StoreFalseAction"):
@@ -209,6 +222,8 @@ def _kind(name: str, action: str, default: Any, text: str) -> str:
     if action == "LoRAParserAction":
         return "lora"
     known = shipped().arguments.get(name)
+    if converter in _CONVERTERS:
+        return _CONVERTERS[converter]
     if known is not None:
         return known.kind
     if isinstance(default, bool):

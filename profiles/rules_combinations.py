@@ -1,0 +1,378 @@
+"""Lint rules: settings that bite each other, and settings that bite the operator."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from profiles.importing.references import Command as _Command
+from profiles.importing.references import has_references, parse
+from profiles.importing.secrets import is_secret, looks_secret
+from profiles.rules import FAIL, NOTE, Hit, Rule, View, as_map, config_value, every
+
+
+def _ipc_mode(view: View) -> str | None:
+    """zero_copy or copy when the engine takes its weights from a daemon, else None."""
+    extra = as_map(view.args.get("model_loader_extra_config"))
+    if view.profile.preload is not None:
+        return str(extra.get("mode") or view.profile.preload.mode)
+    if view.args.get("load_format") == "ipc_cache":
+        return str(extra.get("mode") or "zero_copy")
+    return None
+
+
+def _sleep_zero_copy(view: View) -> Iterator[Hit]:
+    if view.args.get("enable_sleep_mode") is True and _ipc_mode(view) == "zero_copy":
+        yield "args.enable_sleep_mode", "true"
+
+
+def _ipc_daemon(view: View) -> Iterator[Hit]:
+    if view.preload_args.get("load_format") == "ipc_cache":
+        yield "preload.args.load_format", "ipc_cache"
+
+
+def _pipeline_preload(view: View) -> Iterator[Hit]:
+    if _ipc_mode(view) is not None and view.number("pipeline_parallel_size", 1) > 1:
+        yield "args.pipeline_parallel_size", str(view.args.get("pipeline_parallel_size"))
+
+
+def _same_master_port(view: View) -> Iterator[Hit]:
+    port = view.preload_args.get("weight_cache_master_port")
+    draft = view.preload_args.get("weight_cache_draft_master_port")
+    if port is not None and int(view.number("master_port", 29501)) == port:
+        yield "preload.args.weight_cache_master_port", str(port)
+    if port is not None and port == draft:
+        yield "preload.args.weight_cache_draft_master_port", str(draft)
+
+
+def _eplb_preload(view: View) -> Iterator[Hit]:
+    if _ipc_mode(view) is not None and view.args.get("enable_eplb") is True:
+        yield "args.enable_eplb", "true"
+
+
+def _utilisation_over(view: View) -> Iterator[Hit]:
+    share, free = _share(view), _free_share(view)
+    if share is not None and free is not None and share > free:
+        yield (
+            "args.gpu_memory_utilization",
+            f"{share:.2f} with a daemon that leaves {free:.2f} of the GPU",
+        )
+
+
+def _utilisation_under(view: View) -> Iterator[Hit]:
+    share, free = _share(view), _free_share(view)
+    if share is not None and free is not None and share <= 1 - free:
+        yield (
+            "args.gpu_memory_utilization",
+            f"{share:.2f} while the daemon's weights alone take {1 - free:.2f}",
+        )
+
+
+def _low_utilisation(view: View) -> Iterator[Hit]:
+    share = _share(view)
+    if _free_share(view) is None and share is not None and share <= 0.3:
+        yield "args.gpu_memory_utilization", f"{share:.2f}"
+
+
+def _share(view: View) -> float | None:
+    if _ipc_mode(view) is None:
+        return None
+    return view.number("gpu_memory_utilization", 0.92)
+
+
+def _free_share(view: View) -> float | None:
+    held, total = view.facts.daemon_weights, view.facts.gpu_total
+    return None if not held or not total else max(0.0, 1 - held / total)
+
+
+def _lora_prefix(view: View) -> Iterator[Hit]:
+    if view.args.get("enable_lora") is True and view.args.get("enable_prefix_caching") is not False:
+        yield "args.enable_lora", "true"
+
+
+def _odd_seqs(view: View) -> Iterator[Hit]:
+    if view.given("max_num_seqs") and view.number("max_num_seqs", 8) % 8:
+        yield "args.max_num_seqs", str(view.args["max_num_seqs"])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or has_references(host)
+
+
+def _has_key(view: View) -> bool:
+    return view.given("api_key") or (
+        view.env_text("VLLM_API_KEY") != "" and ("VLLM_API_KEY" in view.env)
+    )
+
+
+def _open_host(view: View) -> Iterator[Hit]:
+    if not _is_loopback(view.profile.host) and not _has_key(view) and not view.given("uds"):
+        yield "host", view.profile.host
+
+
+def _secret_arguments(view: View) -> Iterator[Hit]:
+    for key, name, value in view.places:
+        if not is_secret(name) or isinstance(value, bool):
+            continue
+        yield key, name
+
+
+def _secret_values(view: View) -> Iterator[Hit]:
+    for key, name, value in view.places:
+        items = value if isinstance(value, list) else [value]
+        literal = [item for item in items if isinstance(item, str) and not has_references(item)]
+        if (is_secret(name) and literal) or any(map(looks_secret, literal)):
+            yield key, name
+    watermark = view.config("watermark_config").get("key")
+    if watermark is not None and not has_references(str(watermark)):
+        yield "args.watermark_config.key", "key"
+    for name, value in view.env.items():
+        if isinstance(value, str) and looks_secret(value):
+            yield f"env.{name}", name
+
+
+def _idle_gpus(view: View) -> Iterator[Hit]:
+    gpus = len(view.profile.gpus)
+    if gpus >= 2 and view.parallel == 1:
+        yield "gpus", str(gpus)
+
+
+def _too_few_gpus(view: View) -> Iterator[Hit]:
+    gpus = len(view.profile.gpus) or view.facts.gpu_count
+    several = view.number("nnodes", 1) > 1 or view.given("data_parallel_size_local")
+    ray = view.args.get("distributed_executor_backend") == "ray"
+    if gpus and view.parallel > gpus and not several and not ray and view.facts.platform != "cpu":
+        yield "gpus", f"{view.parallel} ranks on {gpus} GPU{'s' if gpus > 1 else ''}"
+
+
+def _two_gpu_lists(view: View) -> Iterator[Hit]:
+    if view.profile.gpus and "CUDA_VISIBLE_DEVICES" in view.env:
+        yield "env.CUDA_VISIBLE_DEVICES", str(view.env_text("CUDA_VISIBLE_DEVICES"))
+
+
+def _commands(view: View) -> Iterator[Hit]:
+    texts = [("model", view.profile.model), ("host", view.profile.host)]
+    texts += [(key, value) for key, _, value in view.places if isinstance(value, str)]
+    texts += [(f"env.{n}", value) for n, value in view.env.items() if isinstance(value, str)]
+    for key, text in texts:
+        if any(isinstance(piece, _Command) for piece in parse(text)):
+            yield key, text
+
+
+def _dbo_runner(view: View) -> Iterator[Hit]:
+    if view.args.get("enable_dbo") is True and "VLLM_USE_V2_MODEL_RUNNER" not in view.env:
+        yield "args.enable_dbo", "true"
+
+
+def _hisparse_pipeline(view: View) -> Iterator[Hit]:
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size"):
+        if view.number(name, 1) > 1:
+            yield f"args.{name}", str(view.args.get(name))
+
+
+def _empty_list(view: View) -> Iterator[Hit]:
+    for key, name, value in view.places:
+        argument = view.schema.find(name)
+        if value == [] and argument is not None and argument.many and argument.default:
+            yield key, str(argument.default)
+
+
+_IPC = "vllm/model_executor/model_loader/weight_cache"
+
+RULES = (
+    Rule(
+        id="sleep-zero-copy",
+        severity=FAIL,
+        when=_sleep_zero_copy,
+        what="sleep mode cannot free weights that a daemon holds (zero_copy)",
+        effect="sleep frees no weights, and level 2 may return garbage",
+        instead="preload: {mode: copy}, or enable_sleep_mode: false",
+        source=f"{_IPC}/ipc_loader.py",
+    ),
+    Rule(
+        id="daemon-loads-ipc",
+        severity=FAIL,
+        when=_ipc_daemon,
+        what="the daemon itself must load from disk",
+        effect="the daemon does not start",
+        instead="remove load_format from preload.args",
+        source="vllm/entrypoints/cli/preload.py",
+    ),
+    Rule(
+        id="pipeline-preload",
+        severity=FAIL,
+        since="0.30",
+        before="0.32",
+        when=_pipeline_preload,
+        what="weight daemons know no pipeline parallelism before 0.32",
+        effect="the daemon does not start",
+        instead="tensor_parallel_size, or vLLM 0.32",
+        source="https://docs.vllm.ai/en/v0.31.0/features/preload/",
+    ),
+    Rule(
+        id="daemon-master-port",
+        severity=FAIL,
+        when=_same_master_port,
+        what="the daemon holds its rendezvous port while it serves",
+        effect="the engine cannot form its group: the port is taken",
+        instead="another weight_cache_master_port",
+        source="vllm/entrypoints/cli/preload.py",
+    ),
+    Rule(
+        id="eplb-preload",
+        severity=FAIL,
+        when=_eplb_preload,
+        what="expert load balancing moves weights that a daemon holds",
+        effect="the start fails, for the daemon and the engine",
+        instead="enable_eplb: false, or no preload",
+        source=f"{_IPC}/daemon.py",
+    ),
+    Rule(
+        id="utilisation-over-free",
+        severity=FAIL,
+        before="0.32",
+        when=_utilisation_over,
+        what="gpu_memory_utilization must fit beside the daemon's weights: {detail}",
+        effect="the start fails: not enough free memory",
+        instead="less than what the daemon leaves free",
+        source="https://github.com/vllm-project/vllm/pull/57298",
+    ),
+    Rule(
+        id="utilisation-under-weights",
+        severity=FAIL,
+        since="0.32",
+        when=_utilisation_under,
+        what="gpu_memory_utilization must include the daemon's weights: {detail}",
+        effect="the start fails: externally held weights exceed the budget",
+        instead="the engine's whole share, such as 0.9",
+        source="https://github.com/vllm-project/vllm/pull/57298",
+    ),
+    Rule(
+        id="utilisation-low",
+        severity=NOTE,
+        since="0.32",
+        when=_low_utilisation,
+        what="gpu_memory_utilization {detail} looks like advice for 0.31: since 0.32 it includes "
+        "the daemon's weights",
+        effect="the start fails if the weights alone are larger",
+        instead="the engine's whole share, such as 0.9",
+        source="https://github.com/vllm-project/vllm/pull/57298",
+    ),
+    Rule(
+        id="lora-cache-salt",
+        severity=NOTE,
+        before="0.31",
+        when=_lora_prefix,
+        what="prefixes of requests with a cache salt can collide between LoRA adapters",
+        effect="a request may be answered from another adapter's prefix",
+        instead="vLLM 0.31, no cache_salt in requests, or enable_prefix_caching: false",
+        source="vllm/v1/core/kv_cache_utils.py",
+    ),
+    Rule(
+        id="seqs-multiple-of-8",
+        severity=NOTE,
+        before="0.31",
+        when=_odd_seqs,
+        what="max_num_seqs that is no multiple of 8 misses the largest captured graph",
+        effect="full batches run without a CUDA graph: slower",
+        instead="a multiple of 8",
+        source="vllm/config/vllm.py",
+    ),
+    Rule(
+        id="open-without-key",
+        severity=NOTE,
+        when=_open_host,
+        what="the server listens on {detail} and asks for no API key",
+        effect="everybody who reaches this machine can use it",
+        instead="host: 127.0.0.1, or env VLLM_API_KEY: {from_env: VLLM_API_KEY}",
+        source="vllm/entrypoints/serve/middleware/register.py",
+    ),
+    Rule(
+        id="secret-on-command-line",
+        severity=NOTE,
+        when=_secret_arguments,
+        what="{detail} stands on the command line",
+        effect="every user of the machine can read it with ps",
+        instead="env, by reference: VLLM_API_KEY or HF_TOKEN",
+        source="vllm/entrypoints/serve/middleware/register.py",
+    ),
+    Rule(
+        id="secret-by-value",
+        severity=NOTE,
+        when=_secret_values,
+        what="{detail} holds a secret by value",
+        effect="it is copied wherever the profile is",
+        instead="{from_env: NAME} in env, or ${NAME} in a text",
+        source="Stoker: secrets by reference",
+    ),
+    Rule(
+        id="idle-gpus",
+        severity=NOTE,
+        when=_idle_gpus,
+        what="{detail} GPUs, but no parallelism",
+        effect="only one of them is used",
+        instead="tensor_parallel_size (or data_parallel_size), or one GPU",
+        source="vllm/config/parallel.py",
+    ),
+    Rule(
+        id="too-few-gpus",
+        severity=FAIL,
+        when=_too_few_gpus,
+        what="{detail}",
+        effect="the start fails: world size larger than the number of GPUs",
+        instead="smaller tensor, pipeline or data parallel sizes, or more gpus",
+        source="vllm/config/parallel.py",
+    ),
+    Rule(
+        id="gpus-twice",
+        severity=NOTE,
+        when=_two_gpu_lists,
+        what="CUDA_VISIBLE_DEVICES and gpus both choose GPUs",
+        effect="CUDA_VISIBLE_DEVICES wins; what Stoker shows by gpus is wrong",
+        instead="gpus only",
+        source="Stoker: profiles",
+    ),
+    Rule(
+        id="command-substitution",
+        severity=FAIL,
+        when=_commands,
+        what="{detail} is a command's output, which is never run",
+        effect="the start is refused",
+        instead="the value, or ${NAME} with the value in the environment",
+        source="Stoker: profiles",
+    ),
+    Rule(
+        id="dbo-model-runner",
+        severity=NOTE,
+        since="0.33",
+        when=_dbo_runner,
+        what="dual batch overlap keeps the engine on model runner V1",
+        effect="what needs runner V2 is refused",
+        instead="env VLLM_USE_V2_MODEL_RUNNER: 1 (or 0 to state the choice)",
+        source="vllm/config/vllm.py",
+    ),
+    Rule(
+        id="hisparse-parallelism",
+        severity=FAIL,
+        when=every(
+            _hisparse_pipeline,
+            config_value("kv_transfer_config", "kv_connector", "hisparseconnector"),
+        ),
+        what="HiSparse knows neither pipeline nor decode context parallelism",
+        effect="the start fails",
+        instead="tensor_parallel_size",
+        source="vllm/config/vllm.py",
+    ),
+    Rule(
+        id="empty-list",
+        severity=NOTE,
+        when=_empty_list,
+        what="an empty list cannot be said on vLLM's command line",
+        effect="the default stays: {detail}",
+        instead="a list with a value that matches nothing",
+        source="vllm/utils/argparse_utils.py",
+    ),
+)

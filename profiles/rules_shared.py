@@ -1,0 +1,83 @@
+"""What the tables of version rules share: builders of rows, and common conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from profiles.rules import (
+    ERROR,
+    NOTE,
+    Hit,
+    Rule,
+    View,
+    When,
+    argument,
+    config_key,
+)
+
+MULTIMODAL = argument(
+    "limit_mm_per_prompt",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+    "allowed_local_media_path",
+    "allowed_media_domains",
+    "interleave_mm_strings",
+    "mm_encoder_tp_mode",
+)
+TOOLS = argument("enable_auto_tool_choice", "tool_call_parser")
+STOPS = "the argument parser stops (exit code 2)"
+
+
+def removed(id: str, names: tuple[str, ...], since: str | None, instead: str, source: str) -> Rule:
+    return Rule(
+        id=id,
+        severity=ERROR,
+        since=since,
+        when=argument(*names),
+        names=names,
+        what="the argument no longer exists",
+        effect=STOPS,
+        instead=instead,
+        source=source,
+    )
+
+
+def removed_keys(
+    id: str, config: str, keys: tuple[str, ...], since: str, instead: str, source: str
+) -> Rule:
+    return Rule(
+        id=id,
+        severity=ERROR,
+        since=since,
+        when=config_key(config, *keys),
+        what="the key no longer exists in this configuration",
+        effect=STOPS,
+        instead=instead,
+        source=source,
+    )
+
+
+def changed(id: str, since: str, when: When, what: str, instead: str, source: str) -> Rule:
+    return Rule(
+        id=id,
+        severity=NOTE,
+        since=since,
+        upgrade=True,
+        when=when,
+        what=what,
+        effect="starts, and behaves differently",
+        instead=instead,
+        source=source,
+    )
+
+
+def preload(view: View) -> Iterator[Hit]:
+    if view.profile.preload is not None:
+        yield "preload", ""
+
+
+def loads_ipc(view: View) -> Iterator[Hit]:
+    if view.profile.preload is not None:
+        yield "preload", ""
+    elif view.args.get("load_format") == "ipc_cache":
+        yield "args.load_format", "ipc_cache"
