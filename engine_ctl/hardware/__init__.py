@@ -1,0 +1,1 @@
+"""GPUs through NVML, the host, and who holds their memory."""
