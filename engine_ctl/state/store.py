@@ -102,8 +102,9 @@ class Store:
 
     def __init__(self, dirs: Dirs) -> None:
         self.dirs = dirs
-        self.root = ensure_private(dirs.state)
-        self.units_dir = ensure_private(dirs.units)
+        self.root = ensure_private(dirs.state).resolve()
+        # Resolved, because processes are marked with the path of their run's directory.
+        self.units_dir = ensure_private(dirs.units).resolve()
 
     # Units
 

@@ -196,11 +196,14 @@ def units_of(run_dir: str) -> str:
 
 
 def open_runs(units: str, except_dir: str = "") -> Iterator[dict[str, Any]]:
-    """identity.json of every run that has no exit record yet."""
+    """identity.json of every run that has no exit record yet, and of every current run: one that
+    has ended may still have a shim that waits to start the next."""
     for unit in _names(units):
+        current = (disk.read_json(f"{units}/{unit}/current.json") or {}).get("run", "")
         for number in _names(f"{units}/{unit}/runs"):
             directory = f"{units}/{unit}/runs/{number}"
-            if directory != except_dir and not os.path.exists(f"{directory}/exit.json"):
+            ended = os.path.exists(f"{directory}/exit.json") and current != f"{unit}/{number}"
+            if directory != except_dir and not ended:
                 record = disk.read_json(f"{directory}/identity.json")
                 if record is not None:
                     yield record

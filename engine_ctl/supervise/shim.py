@@ -94,6 +94,8 @@ def main(arguments: list[str]) -> int:
         if "--watch" not in flags:
             watcher.error, watcher.leader = str(error), 0
             watcher.end()
+        if "--lock" in option:
+            os.close(option["--lock"])  # before the launcher goes on
         watcher.report(f"error {error}")
         return 1
     watcher.report("ok")

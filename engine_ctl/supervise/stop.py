@@ -20,7 +20,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import disk, liveness, procs
 from engine_ctl.supervise.launch import hold_shim_lock
 from engine_ctl.supervise.liveness import Liveness
-from engine_ctl.supervise.sweep import sweep
+from engine_ctl.supervise.sweep import TERM_S, sweep
 from profiles.model import Stop
 
 _LOOK_S = 0.05
@@ -105,7 +105,7 @@ def stop(
     _request(run, who, by, reason, times)
     _climb(run, who, times, climb, drained)
     climb.step("verify", "waiting until nothing of it is left")
-    _verify(run, who)
+    _verify(run, who, times)
     return climb.result()
 
 
@@ -172,7 +172,7 @@ def _climb(
         )
 
 
-def _verify(run: Run, who: RunIdentity) -> None:
+def _verify(run: Run, who: RunIdentity, times: Stop) -> None:
     """Wait for the shim's exit record; without a shim, sweep and write the record ourselves."""
     deadline = time.monotonic() + _SHIM_S
     while run.exit() is None and time.monotonic() < deadline:
@@ -183,7 +183,7 @@ def _verify(run: Run, who: RunIdentity) -> None:
             continue
         try:
             if run.exit() is None:
-                _finish(run, who)
+                _finish(run, who, times)
         finally:
             os.close(lock)
     # The shim leaves right after its record; whoever starts the next run may rely on that.
@@ -196,9 +196,11 @@ def _verify(run: Run, who: RunIdentity) -> None:
         raise Failed(f"{run.id}: pids {pids} outlive SIGKILL; they hang in the kernel")
 
 
-def _finish(run: Run, who: RunIdentity) -> None:
+def _finish(run: Run, who: RunIdentity, times: Stop) -> None:
     plain = msgspec.to_builtins(who)
-    swept, remaining = sweep(lambda: procs.members(str(run.dir), plain))
+    swept, remaining = sweep(
+        lambda: procs.members(str(run.dir), plain), term_s=min(TERM_S, times.ask_s)
+    )
     record = ExitRecord(
         run=run.id,
         requested=True,

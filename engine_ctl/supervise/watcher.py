@@ -15,7 +15,7 @@ import time
 from engine_ctl.supervise import disk, policy, procs, trim
 from engine_ctl.supervise.probe import Probe
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
-from engine_ctl.supervise.sweep import reap, sweep
+from engine_ctl.supervise.sweep import TERM_S, reap, sweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SLOW_S = 5.0  # afterwards: free space, size of the log, a request that came wit
 # A run without a readiness address is sampled like a starting one for so long.
 SETTLE_S = 120.0
 # The stopping operation owns the ladder; the shim ends it when that operation has died.
-LADDER_MARGIN_S = 5.0
+LADDER_MARGIN_S = 3.0
 SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 # What has to be written on a full disk too; the stopping operation fills request.json.
 _LAST_WORDS = ("exit.json", "ready.json", "request.json")
@@ -284,7 +284,8 @@ class Watcher:
         remaining: list[int] = []
         if self.identity:
             swept, remaining = sweep(
-                lambda: procs.members(self.dir, self.identity, known=self._known)
+                lambda: procs.members(self.dir, self.identity, known=self._known),
+                term_s=min(TERM_S, (self.spec.get("stop") or {}).get("ask_s", TERM_S)),
             )
         code = number = None
         if self.status is not None and os.WIFEXITED(self.status):
