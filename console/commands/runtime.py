@@ -147,14 +147,17 @@ def check(name: str, as_json: bool) -> None:
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
     """Forget a runtime; one that Stoker installed is deleted from disk."""
-    from engine_ctl.operations.units import units_of_runtime
-
+    from engine_ctl.errors import Busy
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import users_of_runtime
     from engine_ctl.runtimes.store import RuntimeStore
 
     dirs = Dirs.from_env()
     store = RuntimeStore(dirs)
     record = store.load(name)
-    units_of_runtime(dirs, record)
+    users = users_of_runtime(Context(dirs), record)
+    if users:
+        raise Busy(f"runtime {name} is used by {', '.join(users)}; stop them first")
     what = "delete" if record.managed else "forget"
     confirm(f"{what} runtime {name} ({record.python})?", yes)
     store.remove(name)

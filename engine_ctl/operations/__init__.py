@@ -1,0 +1,1 @@
+"""What keys and commands call. Every function is blocking and raises StokerError."""

@@ -1,0 +1,56 @@
+"""What every operation needs at hand: directories, state, profiles, runtimes, and who asks."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from functools import cached_property
+
+from engine_ctl.model import Event
+from engine_ctl.paths import Dirs
+from engine_ctl.runtimes.store import Runtime, RuntimeStore, choose
+from engine_ctl.state import events
+from engine_ctl.state.store import Store
+from profiles.loading import ProfileStore, Resolved
+from profiles.schema import ArgumentSchema, for_version
+
+
+def who() -> str:
+    """The operator's name for records and events."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.geteuid()}"
+
+
+class Context:
+    """One per process. `by` goes into every record and event."""
+
+    def __init__(self, dirs: Dirs | None = None, by: str | None = None) -> None:
+        self.dirs = dirs or Dirs.from_env()
+        self.by = by or who()
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.dirs)
+
+    @cached_property
+    def profiles(self) -> ProfileStore:
+        return ProfileStore(self.dirs.profiles)
+
+    @cached_property
+    def runtimes(self) -> RuntimeStore:
+        return RuntimeStore(self.dirs)
+
+    def runtime_for(self, resolved: Resolved) -> Runtime:
+        """The runtime that the profile means. Raises NotFound with what there is."""
+        return choose(self.runtimes.all()[0], resolved.profile.runtime)
+
+    def schema_for(self, runtime: Runtime | None) -> ArgumentSchema:
+        """The arguments of that runtime: as read from it, else as shipped for the nearest."""
+        version = runtime.version if runtime else None
+        return for_version(version, self.dirs.cache)
+
+    def event(self, unit: str | None, text: str, severity: str = "info") -> Event:
+        """Record something that happened; never fails an operation."""
+        return events.record(self.dirs, unit, text, severity=severity, by=self.by)

@@ -1,0 +1,172 @@
+"""`stoker demo`: a real engine on a tiny real model, on any machine, and its complete removal.
+
+What the demo made is noted in `demo.json` before it is made, so that `--down` removes exactly
+that, also after an interruption.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine_ctl import atomic
+from engine_ctl.errors import Failed, NotFound, StokerError
+from engine_ctl.operations import completion, lifecycle
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.runs import is_live
+from engine_ctl.paths import ensure_private
+from engine_ctl.runtimes import manage
+from engine_ctl.runtimes.install import Report, recipe
+from engine_ctl.runtimes.probe import clean_environment
+from engine_ctl.runtimes.store import Runtime, choose, missing
+from engine_ctl.state.store import Run
+
+UNIT = "demo"
+PROMPT = "Say something about weights."
+SCRIPT = Path(__file__).parents[1] / "inside" / "demo_model.py"
+
+Tell = Callable[[str], None]
+Progress = Callable[[str], AbstractContextManager[Report]]
+
+
+class Made(msgspec.Struct, kw_only=True):
+    """demo.json: what the demo made on this machine, and so what `--down` removes."""
+
+    schema: int = 1
+    runtime: str | None = None
+    model: str | None = None
+    profile: str | None = None
+    units: list[str] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What `up` ended with: the run, its address and one completion's text."""
+
+    run: Run
+    url: str
+    text: str
+    start_s: float | None
+
+
+def _note(ctx: Context) -> Path:
+    return ctx.store.root / "demo.json"
+
+
+def made(ctx: Context) -> Made:
+    return atomic.read_record(_note(ctx), Made) or Made()
+
+
+def up(ctx: Context, tell: Tell, progress: Progress) -> Demo:
+    """Make what is missing, start the unit, wait until it serves and ask it for a completion."""
+    note = made(ctx)
+    runtime = _runtime(ctx, note, tell, progress)
+    model = _model(ctx, note, runtime, tell)
+    _profile(ctx, note, model, runtime)
+    if UNIT not in note.units:
+        note.units.append(UNIT)
+        atomic.write_record(_note(ctx), note)
+    run = ctx.store.current(UNIT) if ctx.store.exists(UNIT) else None
+    if run is None or not is_live(run):
+        run = lifecycle.start(ctx, UNIT, UNIT, tell)
+    else:
+        tell(f"{UNIT}: {run.id} runs already")
+    lifecycle.wait_ready(ctx, run, tell)
+    spec, ready = run.spec(), run.ready()
+    url = completion.base_url(spec)
+    text = completion.ask(url, spec.served_name or spec.model or UNIT, PROMPT)
+    return Demo(run, url, text, ready.seconds if ready else None)
+
+
+def down(ctx: Context, tell: Tell) -> list[str]:
+    """Stop and remove everything that the demo made; returns what was removed."""
+    note, removed = made(ctx), []
+    for unit in note.units:
+        if ctx.store.exists(unit):
+            lifecycle.stop(ctx, unit, tell)
+            lifecycle.remove(ctx, unit, lambda _: None)
+            removed.append(f"unit {unit}")
+    for path in filter(None, (note.profile, note.model)):
+        target = Path(path)
+        if target.is_dir():
+            shutil.rmtree(target)
+        elif target.exists():
+            target.unlink()
+        else:
+            continue
+        removed.append(path)
+    if note.runtime:
+        try:
+            ctx.runtimes.remove(note.runtime)
+            removed.append(f"runtime {note.runtime}")
+        except NotFound:
+            pass
+    _note(ctx).unlink(missing_ok=True)
+    return removed
+
+
+def _runtime(ctx: Context, note: Made, tell: Tell, progress: Progress) -> Runtime:
+    known = [r for r in ctx.runtimes.all()[0] if not missing(r)]
+    if known:
+        return choose(known, None)
+    found = manage.offer(ctx.dirs)
+    if found:
+        python, why = found
+        tell(f"{why}: using {python}")
+        with progress("runtime") as report:
+            return manage.add_interpreter(ctx.dirs, python, report)
+    wanted = recipe("cpu")
+    assert wanted is not None
+    tell("installing real vLLM for the CPU (about 2 minutes, once)")
+    note.runtime = wanted.name
+    atomic.write_record(_note(ctx), note)
+    with progress("runtime cpu") as report:
+        return manage.add(ctx.dirs, "cpu", report)
+
+
+def _model(ctx: Context, note: Made, runtime: Runtime, tell: Tell) -> Path:
+    out = ctx.dirs.data / "models" / "demo"
+    if (out / "config.json").exists():
+        return out
+    tell("writing a tiny random model")
+    ensure_private(ctx.dirs.data)
+    note.model = str(out)
+    atomic.write_record(_note(ctx), note)
+    done = subprocess.run(
+        [runtime.python, "-I", str(SCRIPT), str(out)],
+        env=clean_environment(runtime.environment()),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise Failed(f"the demo model could not be written: {lines[-1] if lines else 'no output'}")
+    return out
+
+
+def _profile(ctx: Context, note: Made, model: Path, runtime: Runtime) -> None:
+    """The operator's `demo` profile: the built-in one with the model's path. Kept if edited."""
+    path = ctx.dirs.profiles / "demo.yaml"
+    if path.exists():
+        return
+    ctx.dirs.profiles.mkdir(parents=True, exist_ok=True)
+    note.profile = str(path)
+    atomic.write_record(_note(ctx), note)
+    text = (
+        "# Written by `stoker demo`; yours to edit. Press r in the console to restart with it.\n"
+        f"extends: demo\nmodel: {model}\nruntime: {runtime.name}\n"
+    )
+    atomic.write_bytes(path, text.encode(), mode=0o644)
+
+
+def problem_of(error: StokerError) -> str:
+    """One line for a failed demo: what failed and how to clean up."""
+    return f"{error}; clean up with: stoker demo --down"

@@ -1,0 +1,258 @@
+"""Start, stop, restart and remove units; waiting for what was started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine_ctl.errors import Busy, Failed, NotFound, StokerError
+from engine_ctl.model import Kind
+from engine_ctl.operations import ports, snapshots
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.planning import (
+    DEFAULT_PORT,
+    Endpoint,
+    engine_spec,
+    model_problem,
+    refuse_if,
+)
+from engine_ctl.operations.runs import is_live
+from engine_ctl.runtimes.store import Runtime, missing
+from engine_ctl.state.records import RunSpec, UnitRecord
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import liveness
+from engine_ctl.supervise import stop as ladder
+from engine_ctl.supervise.launch import launch
+from profiles.loading import Resolved
+from profiles.model import Profile
+
+Tell = Callable[[str], None]
+
+
+def unit_for(ctx: Context, unit: str, profile: str | None) -> UnitRecord:
+    """The unit's record; makes the unit when a profile is named, or is called like the unit."""
+    if ctx.store.exists(unit):
+        record = ctx.store.load(unit)
+        if profile and profile != record.profile:
+            ctx.profiles.load(profile)
+            record = msgspec.structs.replace(record, profile=profile)
+        return record
+    name = profile or unit
+    try:
+        ctx.profiles.load(name)
+    except NotFound:
+        if profile:
+            raise
+        raise NotFound(
+            f"there is no unit {unit!r} and no profile of that name; "
+            f"make one with: stoker start {unit} --profile NAME"
+        ) from None
+    return ctx.store.create(unit, Kind.ENGINE, name, ctx.by)
+
+
+def endpoint_for(ctx: Context, unit: str, profile: Profile) -> Endpoint:
+    """The address of the next run: the profile's port, else the first free one from 8000 up.
+
+    Raises Busy, naming the owner, when the port is taken by somebody else.
+    """
+    if profile.port is not None:
+        problem = port_problem(profile.host, profile.port)
+        if problem:
+            raise Busy(problem)
+        return Endpoint(profile.host, profile.port)
+    return Endpoint(profile.host, ports.first_free(profile.host, DEFAULT_PORT, _claimed(ctx, unit)))
+
+
+def port_problem(host: str, port: int) -> str | None:
+    """Why the port cannot be bound now, naming who listens; None when it can."""
+    try:
+        if ports.is_free(host, port):
+            return None
+    except OSError as error:
+        return f"cannot listen on {host}:{port}: {error.strerror}"
+    owner = ports.owner(port)
+    if owner is None:
+        return f"port {port} is not ours to bind; choose one from 1024 up"
+    return f"port {port} is in use by pid {owner[0]} ({owner[1]}); stop it or set another port"
+
+
+def _claimed(ctx: Context, but: str) -> frozenset[int]:
+    """Ports of other units' live runs, which may not listen yet."""
+    claimed = set()
+    for record in ctx.store.list_units().units:
+        run = ctx.store.current(record.unit) if record.unit != but else None
+        if run is not None and is_live(run):
+            port = run.spec().port
+            if port:
+                claimed.add(port)
+    return frozenset(claimed)
+
+
+def start(ctx: Context, unit: str, profile: str | None = None, tell: Tell = lambda _: None) -> Run:
+    """Start the unit with its profile file as it is now; returns once the process exists.
+
+    Raises Busy when it runs already or another operation holds it, Failed with the first thing
+    that is in the way, before anything is started.
+    """
+    record = unit_for(ctx, unit, profile)
+    resolved = ctx.profiles.load(record.profile)
+    with ctx.store.lock(unit):
+        current = ctx.store.current(unit)
+        if current is not None and is_live(current):
+            raise Busy(f"unit {unit} runs already ({current.id}); use: stoker restart {unit}")
+        run = launch_engine(ctx, record, resolved, current, tell)
+    ctx.event(unit, f"started with profile {record.profile}")
+    return run
+
+
+def launch_engine(
+    ctx: Context, record: UnitRecord, resolved: Resolved, current: Run | None, tell: Tell
+) -> Run:
+    """Make and launch the unit's next run. The caller holds the unit's lock."""
+    profile = resolved.profile
+    runtime = usable_runtime(ctx, resolved)
+    refuse_if([model_problem(profile)])
+    endpoint = endpoint_for(ctx, record.unit, profile)
+    spec = engine_spec(
+        record.unit,
+        profile,
+        runtime,
+        ctx.schema_for(runtime),
+        endpoint,
+        ctx.by,
+        predecessor=current.id if current else None,
+    )
+    return launch_spec(ctx, record, spec, profile, tell)
+
+
+def launch_spec(
+    ctx: Context, record: UnitRecord, spec: RunSpec, profile: Profile, tell: Tell
+) -> Run:
+    """Write the run's directory, make it current and launch it."""
+    run = ctx.store.new_run(spec)
+    snapshots.save(ctx.store, run, profile)
+    ctx.store.set_current(run)
+    ctx.store.save(msgspec.structs.replace(record, desired="running"))
+    tell(f"{run.unit}: run {run.number}, {spec.runtime} on {spec.host}:{spec.port}")
+    try:
+        launch(run)
+    except StokerError as error:
+        ctx.event(run.unit, f"could not be started: {error}", "error")
+        raise
+    return run
+
+
+def usable_runtime(ctx: Context, resolved: Resolved) -> Runtime:
+    """The profile's runtime, or Failed in one line when it vanished."""
+    runtime = ctx.runtime_for(resolved)
+    refuse_if([missing(runtime)])
+    return runtime
+
+
+def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
+    """Wait until the run serves. Raises Failed with the cause when it ends or takes too long."""
+    from engine_ctl.operations.watching import StartWatch
+
+    watch = StartWatch(run)
+    deadline = time.monotonic() + (run.spec().ready_timeout_s or 1e9)
+    while True:
+        for line in watch.news():
+            tell(line)
+        life = liveness.look(run)
+        if life.ready and not life.ended:
+            mark_good(ctx, run)
+            return
+        if life.ended:
+            cause = watch.cause()
+            ctx.event(run.unit, f"failed to start: {cause}", "error")
+            raise Failed(f"{run.id} failed: {cause}; see: stoker why {run.unit}")
+        if time.monotonic() > deadline:
+            raise Failed(f"{run.id} is not ready yet; it goes on: stoker logs {run.unit} -f")
+        time.sleep(poll_s)
+
+
+def mark_good(ctx: Context, run: Run) -> None:
+    """Remember the run as the unit's last good one."""
+    record = ctx.store.load(run.unit)
+    if record.last_good != run.id:
+        ctx.store.save(msgspec.structs.replace(record, last_good=run.id))
+
+
+def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, Any]:
+    """What `start` reports; waits for readiness when asked."""
+    if wait:
+        wait_ready(ctx, run, tell)
+    spec, ready = run.spec(), run.ready()
+    if ready:
+        tell(f"{run.unit}: ready in {ready.seconds:.1f} s on http://{spec.host}:{spec.port}")
+    return {
+        "unit": run.unit,
+        "run": run.id,
+        "host": spec.host,
+        "port": spec.port,
+        "ready": ready is not None,
+        "start_s": ready.seconds if ready else None,
+    }
+
+
+def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
+    """Stop the unit's run by the ladder and verify that nothing of it is left. Idempotent."""
+    ctx.store.load(unit)
+    with ctx.store.lock(unit):
+        record = ctx.store.load(unit)
+        ctx.store.save(msgspec.structs.replace(record, desired="stopped"))
+        run = ctx.store.current(unit)
+        if run is None:
+            tell(f"{unit}: never started")
+            return {"unit": unit, "run": None, "how": "already", "seconds": 0.0, "swept": []}
+        result = stop_run(ctx, run, tell)
+    if result.how != "already":
+        ctx.event(unit, f"stopped {run.id} ({result.how}, {result.seconds:.1f} s)")
+    return {
+        "unit": unit,
+        "run": run.id,
+        "how": result.how,
+        "seconds": result.seconds,
+        "swept": list(result.swept),
+    }
+
+
+def stop_run(ctx: Context, run: Run, tell: Tell, reason: str = "") -> ladder.Stopped:
+    """Climb the ladder over one run; the caller holds the unit's lock."""
+
+    def step(step: ladder.Step) -> None:
+        tell(f"{run.unit}: {step.name}: {step.detail}")
+
+    return ladder.stop(run, by=ctx.by, reason=reason, on_step=step)
+
+
+def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
+    """Stop and start with the file as it is now; checked before the running engine is touched."""
+    record = ctx.store.load(unit)
+    resolved = ctx.profiles.load(record.profile)
+    with ctx.store.lock(unit):
+        current = ctx.store.current(unit)
+        usable_runtime(ctx, resolved)
+        refuse_if([model_problem(resolved.profile)])
+        if current is not None:
+            stop_run(ctx, current, tell, "restart")
+        run = launch_engine(ctx, record, resolved, current, tell)
+    ctx.event(unit, f"restarted with profile {record.profile} as {run.id}")
+    return finish_start(ctx, run, wait, tell)
+
+
+def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
+    """Forget a stopped unit with its runs and logs. Raises Busy while it runs."""
+    if not ctx.store.unit_dir(unit).is_dir():
+        raise NotFound(f"no unit named {unit}; see: stoker ps")
+    with ctx.store.lock(unit):
+        run = ctx.store.current(unit)
+        if run is not None and is_live(run):
+            raise Busy(f"unit {unit} runs ({run.id}); stop it first: stoker stop {unit}")
+        ctx.store.remove(unit)
+    ctx.event(None, f"removed unit {unit}")
+    tell(f"{unit}: removed")
+    return {"unit": unit, "removed": True}

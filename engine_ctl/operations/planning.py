@@ -1,0 +1,115 @@
+"""From a profile to what is started: pure, but for the port and the files that are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from engine_ctl.errors import Failed
+from engine_ctl.model import Kind
+from engine_ctl.runtimes.store import Runtime
+from engine_ctl.state.records import RunSpec
+from profiles.argv import environment, serve_argv
+from profiles.model import Profile
+from profiles.schema import ArgumentSchema
+
+CLI = ("-m", "vllm.entrypoints.cli.main")
+DEFAULT_PORT = 8000
+# Python's own: unset so that imports are compiled once (13 s a start otherwise), unbuffered so
+# that what is printed reaches the log.
+UNSET = ["PYTHONDONTWRITEBYTECODE"]
+ALWAYS = {"PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an engine listens."""
+
+    host: str
+    port: int
+
+    @property
+    def probe_host(self) -> str:
+        """The address to ask from this machine when it listens on all of them."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+
+    @property
+    def base_url(self) -> str:
+        host = f"[{self.probe_host}]" if ":" in self.probe_host else self.probe_host
+        return f"http://{host}:{self.port}"
+
+
+def engine_environment(runtime: Runtime, profile: Profile) -> dict[str, str]:
+    """Everything that is set for an engine over the operator's own environment (no secrets)."""
+    values, _ = environment(profile)
+    return {**runtime.environment(), **ALWAYS, **values}
+
+
+def engine_spec(
+    unit: str,
+    profile: Profile,
+    runtime: Runtime,
+    schema: ArgumentSchema | None,
+    endpoint: Endpoint,
+    by: str,
+    predecessor: str | None = None,
+) -> RunSpec:
+    """The run of `vllm serve` for this profile."""
+    placed = msgspec.structs.replace(profile, host=endpoint.host, port=endpoint.port)
+    arguments = serve_argv(placed, schema)
+    _, references = environment(profile)
+    return RunSpec(
+        unit=unit,
+        kind=Kind.ENGINE,
+        argv=[runtime.python, *CLI, *arguments],
+        display_argv=["vllm", *arguments],
+        env=engine_environment(runtime, profile),
+        env_refs=dict(references),
+        env_unset=UNSET,
+        runtime=runtime.name,
+        python=runtime.python,
+        runtime_version=runtime.version,
+        platform=runtime.platform,
+        profile=profile.name,
+        profile_path=profile.path,
+        model=profile.model,
+        served_name=profile.served_name[0] if profile.served_name else profile.model,
+        host=endpoint.host,
+        port=endpoint.port,
+        gpus=list(profile.gpus),
+        ready_url=f"{endpoint.base_url}/health",
+        ready_timeout_s=profile.ready_timeout_s,
+        restart=profile.restart,
+        stop=profile.stop,
+        predecessor=predecessor,
+        by=by,
+    )
+
+
+def model_problem(profile: Profile) -> str | None:
+    """Why the model cannot be loaded, as far as a look at the file system tells; None: go on.
+
+    A name that is no path may be a hub's: vLLM finds out.
+    """
+    if not profile.model:
+        return f"profile {profile.name} names no model; add: model: /path/or/name"
+    path = Path(profile.model).expanduser()
+    if not (profile.model.startswith(("/", "./", "../", "~")) or path.exists()):
+        return None
+    if not path.exists():
+        return f"profile {profile.name}: model directory {profile.model} does not exist"
+    if path.is_dir() and not any(path.iterdir()):
+        return f"profile {profile.name}: model directory {profile.model} is empty"
+    if path.is_dir() and not ((path / "config.json").exists() or (path / "params.json").exists()):
+        return f"profile {profile.name}: {profile.model} holds no config.json"
+    return None
+
+
+def refuse_if(problems: Sequence[str | None]) -> None:
+    """Raise Failed with the first problem there is."""
+    for problem in problems:
+        if problem:
+            raise Failed(problem)

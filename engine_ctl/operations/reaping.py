@@ -1,0 +1,32 @@
+"""Leftovers of ended runs: found, described, and ended after a check of who they are."""
+
+from __future__ import annotations
+
+from engine_ctl.operations.context import Context
+from engine_ctl.supervise import orphans as supervise_orphans
+from engine_ctl.supervise.orphans import Orphan
+
+
+def orphans(ctx: Context) -> list[Orphan]:
+    """Processes whose run has ended."""
+    return supervise_orphans.find(ctx.store)
+
+
+def describe(orphan: Orphan) -> str:
+    """`pid 48122 VLLM::EngineCore, left by chat-8b/17`."""
+    return f"pid {orphan.pid} {orphan.command}, left by {orphan.run}"
+
+
+def reap(ctx: Context, found: list[Orphan]) -> tuple[list[int], list[int]]:
+    """End them; returns (ended, still there)."""
+    result = supervise_orphans.reap(found)
+    for unit in sorted({orphan.unit for orphan in found}):
+        pids = [o.pid for o in found if o.unit == unit and o.pid in result.ended]
+        if pids:
+            ctx.event(unit, f"reaped {len(pids)} leftover process(es): {pids}", "warning")
+    return list(result.ended), list(result.remaining)
+
+
+def reap_pids(ctx: Context, pids: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """End those of `pids` that are leftovers now; others are not touched."""
+    return reap(ctx, [orphan for orphan in orphans(ctx) if orphan.pid in pids])

@@ -1,0 +1,68 @@
+"""Questions about runs that several operations ask."""
+
+from __future__ import annotations
+
+from engine_ctl.errors import NotFound
+from engine_ctl.operations.context import Context
+from engine_ctl.runtimes.store import Runtime
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import liveness
+from engine_ctl.supervise.launch import adopt
+from engine_ctl.supervise.liveness import Life
+
+
+def is_live(run: Run) -> bool:
+    """True while the run's process lives, is about to, or its shim will start the next one."""
+    life = liveness.look(run)
+    return not life.ended or life.restarting
+
+
+def live_run(ctx: Context, unit: str) -> Run | None:
+    """The unit's current run when it lives, else None. Raises NotFound for an unknown unit."""
+    ctx.store.load(unit)
+    run = ctx.store.current(unit)
+    return run if run is not None and is_live(run) else None
+
+
+def require_live(ctx: Context, unit: str) -> Run:
+    run = live_run(ctx, unit)
+    if run is None:
+        raise NotFound(f"unit {unit} is not running; start it with: stoker start {unit}")
+    return run
+
+
+def run_of(ctx: Context, unit: str, reference: str | None = None) -> Run:
+    """A run by number or id, else the current one. Raises NotFound."""
+    if reference is not None:
+        return ctx.store.run(reference, unit)
+    ctx.store.load(unit)
+    run = ctx.store.current(unit)
+    if run is None:
+        raise NotFound(f"unit {unit} has no run yet; start it with: stoker start {unit}")
+    return run
+
+
+def adopt_orphans(ctx: Context) -> list[str]:
+    """Put a shim over every live process whose shim has died; returns the runs adopted.
+
+    Called by every command that looks, so that a dead shim is mended by the next `stoker`.
+    """
+    adopted = []
+    for record in ctx.store.list_units().units:
+        run = ctx.store.current(record.unit)
+        if run is None:
+            continue
+        if liveness.look(run).life is Life.ORPHANED and adopt(run):
+            ctx.event(record.unit, f"adopted {run.id}: its shim was gone", "warning")
+            adopted.append(run.id)
+    return adopted
+
+
+def users_of_runtime(ctx: Context, runtime: Runtime) -> list[str]:
+    """Units whose live run uses the runtime."""
+    found = []
+    for record in ctx.store.list_units().units:
+        run = ctx.store.current(record.unit)
+        if run is not None and run.spec().runtime == runtime.name and is_live(run):
+            found.append(record.unit)
+    return found

@@ -1,0 +1,66 @@
+"""Following a start: its phases as lines, its cause when it fails."""
+
+from __future__ import annotations
+
+from engine_ctl.logs.timeline import StartTimeline
+from engine_ctl.model import Phase
+from engine_ctl.state.store import Run
+
+_CHUNK = 1 << 20
+
+
+class StartWatch:
+    """Reads the log of one run as it grows. `news()` gives a line for each new phase."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._offset = 0
+        self._timeline = StartTimeline(run.spec().kind)
+        self._told: Phase | None = None
+
+    @property
+    def phase(self) -> Phase:
+        return self._timeline.phase
+
+    def news(self) -> list[str]:
+        """Phases since the last call, as lines `demo: loading`."""
+        self._read()
+        lines = []
+        marks = self._timeline.marks()
+        seen = [mark.phase for mark in marks]
+        start = seen.index(self._told) + 1 if self._told in seen else 0
+        for mark in marks[start:]:
+            if mark.phase not in (Phase.READY, Phase.FAILED):
+                lines.append(f"{self.run.unit}: {mark.phase.value}")
+            self._told = mark.phase
+        return lines
+
+    def _read(self) -> None:
+        try:
+            with self.run.log.open("rb") as file:
+                file.seek(self._offset)
+                while chunk := file.read(_CHUNK):
+                    self._offset += len(chunk)
+                    self._timeline.feed(chunk)
+        except FileNotFoundError:
+            return
+
+    def cause(self) -> str:
+        """Why the run ended, in one line: the shim's own error, else what the log says."""
+        record = self.run.exit()
+        if record is not None and record.error:
+            return record.error
+        from engine_ctl.logs.classify import classify
+
+        try:
+            found = classify(self.run.log.read_bytes())
+        except OSError:
+            found = None
+        if found is not None:
+            return f"{found.category}: {found.hint}" if found.hint else found.line
+        if record is not None and record.signal is not None:
+            return f"ended by signal {record.signal}"
+        if record is not None and record.requested:
+            return "it was stopped"
+        code = record.code if record is not None else None
+        return f"ended with exit status {'unknown' if code is None else code}"
