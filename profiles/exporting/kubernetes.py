@@ -1,0 +1,138 @@
+"""A Kubernetes manifest: the one that the profile came from, else a Deployment."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import msgspec
+
+from profiles.exporting.command import Export
+from profiles.exporting.documents import dump_all
+from profiles.exporting.quoting import is_simple, kubernetes
+from profiles.exporting.shell import one_line
+from profiles.importing.carried import digest
+from profiles.importing.references import has_references, literal
+from profiles.model import EnvRef, Restart
+
+
+def export_kubernetes(export: Export) -> str:
+    container = _container(export)
+    origin = export.origin.get("kubernetes")
+    if isinstance(origin, dict) and isinstance(origin.get("manifest"), list):
+        documents = copy.deepcopy(origin["manifest"])
+        target: Any = documents[int(origin.get("document", 0))]
+        for key in origin.get("path", ()):
+            target = target[key]
+        target |= container
+    else:
+        documents = [_deployment(export, container)]
+    if export.profile.gpus:
+        export.keep["gpus"] = msgspec.to_builtins(export.profile.gpus)
+    if export.profile.preload is not None:
+        export.keep["preload"] = msgspec.to_builtins(export.profile.preload)
+    if export.profile.restart == Restart():
+        export.keep.pop("restart", None)
+    return export.header() + "\n" + dump_all(documents)
+
+
+def _deployment(export: Export, container: dict[str, Any]) -> dict[str, Any]:
+    name = re.sub(r"[^a-z0-9-]+", "-", export.profile.name.lower()).strip("-") or "vllm"
+    port = export.profile.port if export.profile.port is not None else 8000
+    body = {
+        "name": "vllm",
+        **container,
+        "ports": [{"containerPort": port}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 5},
+        "resources": {"limits": {"nvidia.com/gpu": _count(export)}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    labels = {"app": name}
+    document = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "containers": [body],
+                    "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+                },
+            },
+        },
+    }
+    hidden = ("command", "args", "env", "image")
+    manifest = copy.deepcopy(document)
+    spec: Any = manifest["spec"]
+    spec["template"]["spec"]["containers"] = [
+        {key: value for key, value in body.items() if key not in hidden}
+    ]
+    path = ["spec", "template", "spec", "containers", 0]
+    export.chosen["kubernetes"] = digest({"path": path, "manifest": [manifest]})
+    return document
+
+
+def _count(export: Export) -> Any:
+    """GPUs by number: the profile's, the origin's, else what the parallel sizes need."""
+    if export.profile.gpus:
+        export.chosen["gpus"] = len(export.profile.gpus)
+        return len(export.profile.gpus)
+    count = export.origin.get("gpus")
+    if isinstance(count, int):
+        return count
+    sizes = [export.profile.args.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline")]
+    needed = 1
+    for size in sizes:
+        needed *= size if isinstance(size, int) and size > 0 else 1
+    export.chosen["gpus"] = needed
+    return needed
+
+
+def _container(export: Export) -> dict[str, Any]:
+    env: list[dict[str, Any]] = []
+    given = export.origin.get("env_sources")
+    sources: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
+    chosen: dict[str, Any] = {}
+    references: dict[str, Any] = {}
+    values = export.environment(gpus=False)
+    for name, value in values.items():
+        if isinstance(value, EnvRef):
+            source = sources.get(name)
+            if source is None:
+                key = value.from_env or name
+                source = {"secretKeyRef": {"name": export.profile.name, "key": key}}
+                chosen[name] = source
+            if value != EnvRef(from_env=name):
+                references[name] = msgspec.to_builtins(value)
+            env.append({"name": name, "valueFrom": source})
+        elif not has_references(value):
+            env.append({"name": name, "value": kubernetes(value)})
+    shelled = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, str) and has_references(value)
+    }
+    if chosen:
+        export.chosen["env_sources"] = chosen
+    if references:
+        export.keep["references"] = references
+    words = export.words()
+    container: dict[str, Any] = {"image": export.image()}
+    if not shelled and all(is_simple(word, frozenset(values)) for word in words):
+        container["command"] = ["vllm", "serve"]
+        container["args"] = [kubernetes(word) for word in words]
+    else:
+        container["command"] = ["/bin/sh", "-c"]
+        container["args"] = [kubernetes(literal(_script(export, words, shelled)))]
+    if env:
+        container["env"] = env
+    return container
+
+
+def _script(export: Export, words: list[str], shelled: dict[str, str]) -> str:
+    only = msgspec.structs.replace(export.profile, env=dict(shelled), gpus=())
+    return one_line(Export(only, export.schema, {}), words)

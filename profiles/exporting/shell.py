@@ -1,0 +1,64 @@
+"""A script for a POSIX shell."""
+
+from __future__ import annotations
+
+from profiles.exporting.command import Export, env_text
+from profiles.exporting.quoting import shell
+from profiles.model import EnvRef
+
+
+def export_shell(export: Export) -> str:
+    lines = ["#!/bin/sh", export.header()]
+    if export.profile.restart.policy != "never":
+        lines.append(f"# restart: {export.profile.restart.policy} (a script cannot say it)")
+    lines += exports(export)
+    if export.profile.preload is not None:
+        lines += ["vllm preload " + _wrapped(export.preload_words()) + " &", ""]
+    launcher = export.origin.get("launcher")
+    prefix = [shell(str(word)) for word in launcher] if isinstance(launcher, list) else []
+    if prefix[:1] == ["sudo"] and "container" in export.origin:
+        prefix = []
+    program = export.origin.get("program")
+    command = [*prefix, shell(program if isinstance(program, str) else "vllm"), "serve"]
+    lines.append(" ".join(command) + " " + _wrapped(export.words()))
+    return "\n".join(lines) + "\n"
+
+
+def exports(export: Export, gpus: bool = True) -> list[str]:
+    """`export` lines for the environment."""
+    out: list[str] = []
+    for name, value in export.environment(gpus).items():
+        if isinstance(value, EnvRef) and value.from_env == name:
+            out.append(f"export {name}")
+        else:
+            out.append(f"export {name}={shell(env_text(value))}")
+    return out
+
+
+def _wrapped(words: list[str]) -> str:
+    """One option a line."""
+    rows: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("-") and rows[-1]:
+            rows.append([])
+        rows[-1].append(shell(word))
+    return " \\\n  ".join(" ".join(row) for row in rows)
+
+
+def one_line(export: Export, words: list[str], command: str = "vllm serve") -> str:
+    """The text for `sh -c`, where a format without a shell needs one."""
+    setting = [
+        f"export {name}={shell(env_text(value))}"
+        for name, value in export.environment(gpus=False).items()
+        if needs_shell(name, value)
+    ]
+    return "; ".join([*setting, f"exec {command} " + " ".join(shell(word) for word in words)])
+
+
+def needs_shell(name: str, value: str | EnvRef) -> bool:
+    """Whether only a shell can make this value out of another variable, a file or a command."""
+    from profiles.importing.references import has_references
+
+    if isinstance(value, EnvRef):
+        return value.from_env != name
+    return has_references(value)

@@ -1,0 +1,426 @@
+"""From the words after `vllm serve` to a profile's `args`, read as vLLM's parser reads them.
+
+What its parser does with a line is done here on names and values only: dashes and underscores,
+aliases, unique abbreviations, `-O3`, dotted keys that become JSON, list flags of which the last
+one wins, `--config` files put in front. Values keep the author's spelling where types allow it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from profiles.importing.references import Literal as LiteralPiece
+from profiles.importing.references import literal, parse
+from profiles.schema import Argument, ArgumentSchema
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+(?:\.\d*)?\Z|-\.\d+\Z|-\d+[eE][-+]?\d+\Z")
+_INT = re.compile(r"-?(?:0|[1-9][0-9]*)\Z")
+_FLOAT = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])\Z")
+_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
+MAPPINGS = frozenset(("limit_mm_per_prompt", "default_mm_loras"))
+
+
+@dataclass
+class Parsed:
+    """`args` in the author's order; `positional` is the model, if it was given as one."""
+
+    args: dict[str, Any] = field(default_factory=dict)
+    positional: str | None = None
+    notes: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+    config: str | None = None
+
+
+def parse_arguments(
+    words: list[str],
+    schema: ArgumentSchema,
+    command: str = "serve",
+    read_config: Callable[[str], str | None] = lambda path: None,
+) -> Parsed:
+    """Read an argument list (in the profile's notation, without the sub-command).
+
+    `read_config` gives the content of a `--config` file that came with the text, or None."""
+    return _Reader(schema, command, read_config).read(words)
+
+
+class _Reader:
+    def __init__(
+        self, schema: ArgumentSchema, command: str, read_config: Callable[[str], str | None]
+    ) -> None:
+        self.schema = schema
+        self.command = command
+        self.read_config = read_config
+        self.out = Parsed()
+        self.dotted: dict[str, dict[str, Any]] = {}
+        self.given: set[str] = set()
+        self.in_config = False
+
+    def read(self, words: list[str]) -> Parsed:
+        words = list(words)
+        config = self._config(words)
+        if config is not None:
+            self.in_config = True
+            self._walk(config_words(config, self.out.notes))
+            self.in_config = False
+            self.given = set()
+        self._walk(words)
+        self._fold()
+        return self.out
+
+    def _config(self, words: list[str]) -> str | None:
+        for place, word in enumerate(words):
+            if word.startswith("--config="):
+                self.out.notes.append(
+                    f"{word}: vLLM ignores --config with an equals sign, so it was left out"
+                )
+                del words[place]
+                return self._config(words)
+        if "--config" not in words[:-1]:
+            return None
+        place = words.index("--config")
+        path = words[place + 1]
+        content = self.read_config(path)
+        if content is None:
+            self.out.args["config"] = path
+            self.out.notes.append(
+                f"--config {path}: the file is not part of the text, its values were not read"
+            )
+        else:
+            self.out.config = path
+        del words[place : place + 2]
+        return content
+
+    def _walk(self, words: list[str]) -> None:
+        i = 0
+        if words and self.command == "serve" and not self.in_config and not _is_option(words[0]):
+            self.out.positional = words[0]
+            i = 1
+        while i < len(words):
+            word = words[i]
+            i += 1
+            if word == "--":
+                self._loose(words[i:])
+                return
+            if not _is_option(word):
+                self._loose([word])
+                continue
+            i = self._option(word, words, i)
+
+    def _loose(self, words: list[str]) -> None:
+        for word in words:
+            if not word.strip():
+                continue
+            if self.out.positional is None and self.command == "serve":
+                self.out.positional = word
+            else:
+                self.out.extra.append(word)
+                self.out.notes.append(f"{word!r} belongs to no option; vLLM would refuse it")
+
+    def _option(self, word: str, words: list[str], i: int) -> int:
+        name, equals, value = word.partition("=")
+        if word.startswith("-O") and word != "-O" and not word.startswith("--"):
+            level = word[3:] if word[2:3] == "=" else word[2:]
+            if level.startswith("."):
+                self.out.notes.append(
+                    f"{word}: vLLM reads this as the optimisation level {level!r}; "
+                    "for a field of the compilation use -cc."
+                )
+            self._put("optimization_level", level, None)
+            return i
+        if name == "-O":
+            if equals:
+                self._put("optimization_level", value, None)
+            elif i < len(words):
+                self._put("optimization_level", words[i], None)
+                i += 1
+            return i
+        head, dot, tail = name.partition(".")
+        if dot:
+            if not equals:
+                if i >= len(words):
+                    self._loose([word])
+                    return i
+                value = words[i]
+                i += 1
+            self._dotted(head, tail, value)
+            return i
+        argument, negative = self._find(name)
+        if argument is None:
+            return self._unknown(name, value if equals else None, words, i)
+        if argument.kind in ("flag", "switch"):
+            if equals:
+                self.out.notes.append(f"{word}: a switch takes no value in vLLM; taken as {name}")
+                if value.lower() in ("false", "0", "no", "off"):
+                    negative = not negative
+            self._set(argument.name, not negative)
+            return i
+        if argument.many:
+            values = [value] if equals else []
+            while not equals and i < len(words) and not _is_option(words[i]):
+                values.append(words[i])
+                i += 1
+            self._put(argument.name, [self._item(argument, v) for v in values], argument)
+            return i
+        if not equals:
+            if i < len(words) and not _is_option(words[i]):
+                value = words[i]
+                i += 1
+            elif argument.optional_value:
+                self._set(argument.name, True)
+                return i
+            else:
+                self.out.notes.append(f"{name} has no value; it was left out")
+                return i
+        if argument.append:
+            before = self.out.args.get(argument.name, [])
+            self.out.args[argument.name] = [*before, self._scalar(argument, value)]
+            return i
+        self._put(argument.name, self._scalar(argument, value), argument)
+        return i
+
+    def _find(self, name: str) -> tuple[Argument | None, bool]:
+        """The argument and whether the spelling switches it off."""
+        if name.startswith("--") or len(name) > 1:
+            argument = self.schema.find(name)
+            known = name if name.startswith("--") else None
+            if argument is not None and (known or name in argument.options):
+                return argument, False
+            if name.startswith("--"):
+                argument = self.schema.negated(name)
+                if argument is not None:
+                    return argument, True
+                return self._abbreviated(name)
+        return None, False
+
+    def _abbreviated(self, name: str) -> tuple[Argument | None, bool]:
+        """argparse accepts a unique beginning of a long option."""
+        plain = name.replace("_", "-")
+        found = {
+            (argument.name, option)
+            for argument in self.schema.arguments.values()
+            for option in (*argument.options, "--no-" + argument.option[2:])
+            if option.startswith(plain)
+            and self.command in argument.commands
+            and (option in argument.options or argument.kind == "flag")
+        }
+        names = {name for name, _ in found}
+        if len(names) != 1 or len(plain) < 5:
+            return None, False
+        argument = self.schema.arguments[names.pop()]
+        negatives = {self.schema.negated(option) is not None for _, option in found}
+        return (argument, negatives.pop()) if len(negatives) == 1 else (None, False)
+
+    def _unknown(self, name: str, value: str | None, words: list[str], i: int) -> int:
+        if not name.startswith("--"):
+            taken = [name if value is None else f"{name}={value}"]
+            while i < len(words) and not _is_option(words[i]):
+                taken.append(words[i])
+                i += 1
+            self.out.extra += taken
+            self.out.notes.append(f"{' '.join(taken)}: vLLM has no such short option")
+            return i
+        key = name.lstrip("-").replace("-", "_")
+        values = [] if value is None else [value]
+        while value is None and i < len(words) and not _is_option(words[i]):
+            values.append(words[i])
+            i += 1
+        numbers = [_plain_number(v) for v in values]
+        given: Any = True if not values else numbers[0] if len(numbers) == 1 else numbers
+        self._put(key, given, None)
+        return i
+
+    def _put(self, name: str, value: Any, argument: Argument | None) -> None:
+        if argument is not None and name in MAPPINGS and isinstance(value, str):
+            fixed = _pairs(value)
+            if fixed is not None:
+                self.out.notes.append(
+                    f"{argument.option} {value}: vLLM wants JSON here, so it became "
+                    f"{json.dumps(fixed)}"
+                )
+                value = fixed
+        self._set(name, value)
+
+    def _set(self, name: str, value: Any) -> None:
+        if name in self.given and self.out.args.get(name) != value:
+            option = "--" + name.replace("_", "-")
+            self.out.notes.append(f"{option} is given more than once; the last one counts")
+        self.given.add(name)
+        self.out.args.pop(name, None) if self.in_config else None
+        self.out.args[name] = value
+
+    def _scalar(self, argument: Argument, value: str) -> Any:
+        kind = argument.kind
+        if kind in ("json", "json_or_text"):
+            return self._json(value, kind)
+        if kind in ("int", "size", "size_or_auto"):
+            return int(value) if _INT.match(value) else value
+        if kind == "float":
+            return float(value) if _FLOAT.match(value) else value
+        return value
+
+    def _item(self, argument: Argument, value: str) -> Any:
+        if argument.kind == "lora" and value.lstrip().startswith("{"):
+            return self._json(value, "json_or_text")
+        if argument.kind in ("int", "float"):
+            return self._scalar(argument, value)
+        return value
+
+    def _json(self, value: str, kind: str) -> Any:
+        """JSON becomes plain data; what is none stays text, as it was written."""
+        stripped = value.strip()
+        if kind == "json_or_text" and not (stripped.startswith("{") and stripped.endswith("}")):
+            return value
+        for text in (stripped, stripped.replace('\\"', '"'), sizes(stripped)):
+            try:
+                data = json.loads(text)
+            except ValueError:
+                continue
+            return data
+        return value
+
+    def _dotted(self, head: str, tail: str, value: str) -> None:
+        """`-cc.pass_config.x=True`: the parser turns such words into one JSON value per spelling,
+        placed after everything else."""
+        key = head if not head.startswith("--") else "--" + head[2:].replace("_", "-")
+        keys = tail.split(".")
+        data: Any
+        if keys[-1].endswith("+"):
+            keys[-1] = keys[-1][:-1]
+            data = value.split(",")
+        else:
+            data = _loose_value(value)
+        for part in reversed(keys):
+            data = {part: data}
+        target = self.dotted.setdefault(key, {})
+        if not isinstance(data, dict):
+            return
+        _update(target, data)
+
+    def _fold(self) -> None:
+        seen: dict[str, str] = {}
+        for key, data in self.dotted.items():
+            argument = self._find(key)[0]
+            name = argument.name if argument else key.lstrip("-").replace("-", "_")
+            if name in seen:
+                self.out.notes.append(
+                    f"{seen[name]}.… and {key}.…: vLLM keeps only the one that it meets last"
+                )
+            elif name in self.out.args:
+                self.out.notes.append(
+                    f"{key}.… replaces the value of --{name.replace('_', '-')} as a whole"
+                )
+            seen[name] = key
+            self.out.args[name] = data
+
+
+def _is_option(word: str) -> bool:
+    return (
+        word.startswith("-")
+        and word != "-"
+        and not _NEGATIVE_NUMBER.match(word)
+        and (" " not in word or (word.startswith("--") and "=" in word.partition(" ")[0]))
+    )
+
+
+def _update(target: dict[str, Any], data: Mapping[str, Any]) -> None:
+    for key, value in data.items():
+        known = target.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            _update(known, value)
+        elif isinstance(value, list) and isinstance(known, list):
+            target[key] = known + value
+        else:
+            target[key] = value
+
+
+def _loose_value(value: str) -> Any:
+    """A dotted key's value: JSON, a size with its suffix, else text. `True` stays text there and
+    vLLM's configuration takes it as a boolean."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        pass
+    size = _size(value)
+    if size is not None:
+        return size
+    return {"True": True, "False": False}.get(value, value)
+
+
+def _size(value: str) -> int | None:
+    """`32k` is 32000, `32K` is 32768."""
+    match = _SIZE.match(value)
+    if match is None:
+        return None
+    if match[2].islower():
+        return int(float(match[1]) * 1000 ** _POWER[match[2]])
+    return int(match[1]) * 1024 ** _POWER[match[2].lower()] if match[1].isdigit() else None
+
+
+def sizes(text: str) -> str:
+    """JSON with its bare human-readable numbers written out; strings are left alone."""
+    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
+    for place in range(0, len(parts), 2):
+        parts[place] = re.sub(
+            r"\b\d+(?:\.\d+)?[kKmMgGtT]\b",
+            lambda m: str(_size(m.group(0)) or m.group(0)),
+            parts[place],
+        )
+    return "".join(parts)
+
+
+def _pairs(value: str) -> dict[str, Any] | None:
+    """`image=4,video=2`, as older versions wrote it."""
+    pairs = [item.partition("=") for item in value.split(",")]
+    if not all(key.strip() and sep for key, sep, _ in pairs):
+        return None
+    return {key.strip(): _plain_number(text.strip()) for key, _, text in pairs}
+
+
+def _plain_number(value: str) -> Any:
+    """A number only where its text survives a round trip."""
+    return int(value) if _INT.match(value) and value != "-0" else value
+
+
+def config_words(text: str, notes: list[str]) -> list[str]:
+    """A `--config` file as the words that vLLM makes of it. Raises yaml.YAMLError."""
+    data = yaml.safe_load(text.removeprefix("\ufeff"))
+    if not isinstance(data, dict):
+        return []
+    return mapping_words(data, notes)
+
+
+def mapping_words(data: Mapping[Any, Any], notes: list[str]) -> list[str]:
+    words: list[str] = []
+    for key, value in data.items():
+        option = f"--{key}"
+        if value is True:
+            words.append(option)
+        elif value is False:
+            notes.append(
+                f"{key}: false: vLLM drops it from a --config file; it is kept as false here"
+            )
+            words.append(f"{option}=false")
+        elif isinstance(value, list):
+            if value:
+                words += [option, *(_config_item(item) for item in value)]
+        elif isinstance(value, dict):
+            words += [option, _text(json.dumps(value))]
+        else:
+            words.append(f"{option}={_text(str(value))}")
+    return words
+
+
+def _config_item(item: Any) -> str:
+    return _text(json.dumps(item) if isinstance(item, dict) else str(item))
+
+
+def _text(text: str) -> str:
+    """References in a config file are the author's templating; other dollars are literal."""
+    return text if any(not isinstance(p, LiteralPiece) for p in parse(text)) else literal(text)

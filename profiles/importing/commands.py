@@ -1,0 +1,87 @@
+"""Command lines and scripts: the engine that they start, its daemon, and all around it."""
+
+from __future__ import annotations
+
+import re
+
+from engine_ctl.errors import Usage
+from profiles.importing.assemble import Draft, take_invocation
+from profiles.importing.docker import import_run
+from profiles.importing.script import Evaluator, Invocation, Script
+from profiles.importing.secrets import scrub
+
+_POWERSHELL = re.compile(r"`[ \t]*$|\$env:\w|^\s*\$\w+\s*=\s|^\s*\$\w+\s*=\s*@\(", re.M | re.I)
+
+
+def import_script(draft: Draft, text: str) -> None:
+    """Read a shell text (POSIX, fish or PowerShell) into the draft."""
+    powershell = bool(_POWERSHELL.search(text)) and not re.search(r"\\[ \t]*$", text, re.M)
+    evaluator = Evaluator(powershell)
+    script = evaluator.run(_bare(text))
+    draft.secrets |= script.secrets
+    for note in script.notes:
+        draft.note(note)
+    engines = [found for found in script.invocations if found.what != "preload"]
+    daemons = [found for found in script.invocations if found.what == "preload"]
+    if not engines:
+        number = daemons[0].line if daemons else _line(text)
+        what = "only a `vllm preload` daemon" if daemons else "no `vllm serve` and no container"
+        raise Usage(f"line {number}: {what} is started here")
+    engine = engines[0]
+    for other in engines[1:]:
+        draft.note(f"line {other.line}: another engine is started; import it by itself")
+    _surroundings(draft, script)
+    if engine.what != "container":
+        draft.env |= script.env
+    files = script.files
+    draft.read_config = lambda path: files.get(path.removeprefix("./"))
+    if daemons:
+        draft.preload_words = daemons[0].words
+        draft.env |= {k: v for k, v in daemons[0].env.items() if k not in draft.env}
+    _engine(draft, engine)
+
+
+def _engine(draft: Draft, engine: Invocation) -> None:
+    if engine.what == "container":
+        words, program = engine.words, engine.program
+        if engine.launcher:
+            draft.origin["launcher"] = engine.launcher
+        if engine.tail:
+            draft.origin["tail"] = engine.tail
+            draft.note(f"around the command: {engine.tail}")
+        import_run(draft, words, program)
+        return
+    take_invocation(draft, engine)
+
+
+def _surroundings(draft: Draft, script: Script) -> None:
+    for key, texts in (("before", script.before), ("after", script.after)):
+        kept = [scrub(text, draft.secrets) for text in texts]
+        if kept:
+            draft.origin[key] = kept
+            for text in kept:
+                draft.note(f"{key} the server: {' '.join(text.split())}")
+
+
+def _bare(text: str) -> str:
+    """A pasted terminal line without its prompt; a bare argument list with a command in front."""
+    text = re.sub(
+        r"^(\s*)(?:[\w.@~:/-]*[$%>#]|PS [^>\n]*>)[ \t]+(?=\S*(?:vllm|docker|podman|\w+=))",
+        r"\1",
+        text,
+        flags=re.M,
+    )
+    if re.match(r"\s*-{1,2}[A-Za-z]", text) or (
+        re.match(r"\s*[\w.-]+/[\w.-]+\s+-", text)
+        and not re.search(r"\bvllm\s+serve\b", text)
+        and not re.match(r"\s*\S*/(?:bin|opt|usr|home|venv)\S*", text)
+        and "docker" not in text
+        and "podman" not in text
+        and "vllm" not in text.split()[0]
+    ):
+        return "vllm serve " + text.lstrip()
+    return text
+
+
+def _line(text: str) -> int:
+    return next((n for n, row in enumerate(text.split("\n"), 1) if row.strip()), 1)

@@ -1,0 +1,328 @@
+"""compose files: the engine's service, and the `vllm preload` service beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from engine_ctl.errors import Usage
+from profiles.importing.assemble import Draft, parse_gpus
+from profiles.importing.container import (
+    entry_command,
+    loopback_only,
+    restart_policy,
+    take_environment,
+)
+from profiles.importing.documents import load_yaml, plain
+from profiles.importing.references import Literal, Piece, Reference, closing, render
+from profiles.importing.shellwords import split
+
+_HANDLED = ("image", "entrypoint", "command", "environment", "restart", "deploy", "gpus")
+
+
+def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
+    """Read a compose file, or the body of one service, into the draft.
+
+    `service` chooses one of several engines. Raises Usage when none or several fit."""
+    document = load_yaml(text)
+    if not isinstance(document, dict):
+        raise Usage("line 1: this is no compose file: it holds no map")
+    services = document.get("services")
+    if services is None and ("image" in document or "command" in document):
+        services = {"vllm": document}
+    elif services is None:
+        services = {
+            key: value
+            for key, value in document.items()
+            if isinstance(value, dict) and ("image" in value or "command" in value)
+        }
+    if not isinstance(services, dict) or not services:
+        raise Usage("the compose file has no services")
+    bodies = {
+        str(name): _extended(str(name), body, services, draft)
+        for name, body in services.items()
+        if isinstance(body, dict)
+    }
+    roles = {name: _role(body) for name, body in bodies.items()}
+    engines = [name for name, role in roles.items() if role == "serve"]
+    daemons = [name for name, role in roles.items() if role == "preload"]
+    chosen = _choose(service, engines, bodies)
+    daemon = _daemon(bodies[chosen], daemons)
+    _service(draft, chosen, bodies[chosen])
+    if daemon is not None:
+        other = Draft(draft.kind)
+        _service(other, daemon, bodies[daemon])
+        draft.preload_words = other.preload_words
+        draft.secrets |= other.secrets
+        draft.origin["preload_service"] = {"name": daemon, **other.origin}
+        for note in other.unrepresented:
+            draft.note(f"service {daemon}: {note}")
+        for name, value in other.env.items():
+            if name not in draft.env:
+                draft.env[name] = value
+        if not draft.words and draft.preload_words:
+            draft.note("the engine's service has no command")
+    rest = [name for name in bodies if name not in (chosen, daemon)]
+    if rest:
+        draft.origin["other_services"] = {name: _escaped(services[name]) for name in rest}
+        draft.note(f"other services: {', '.join(rest)}")
+    top = {
+        key: _escaped(value)
+        for key, value in document.items()
+        if key not in ("services", "version")
+        and not str(key).startswith("x-")
+        and "services" in document
+    }
+    if top:
+        draft.origin["compose"] = top
+        draft.note(f"top level: {', '.join(map(str, top))}")
+
+
+def _choose(service: str | None, engines: list[str], bodies: dict[str, Any]) -> str:
+    if service is not None and service in bodies:
+        return service
+    if not engines:
+        raise Usage(f"no service of the compose file runs vLLM (there are {', '.join(bodies)})")
+    if len(engines) > 1 and service is None:
+        raise Usage(f"several services run vLLM ({', '.join(engines)}); choose one with --name")
+    return engines[0]
+
+
+def _daemon(engine: dict[str, Any], daemons: list[str]) -> str | None:
+    """The preload service that the engine depends on, else the only one there is."""
+    needs = engine.get("depends_on") or []
+    named = [name for name in daemons if name in needs]
+    if named:
+        return named[0]
+    return daemons[0] if len(daemons) == 1 else None
+
+
+def _role(body: dict[str, Any]) -> str | None:
+    words = _text_of(body.get("entrypoint")) + " " + _text_of(body.get("command"))
+    if re.search(r"\bvllm\s+preload\b", words):
+        return "preload"
+    if re.search(r"\bvllm\s+serve\b|vllm\.entrypoints\b", words):
+        return "serve"
+    if "vllm" in str(body.get("image", "")) or re.search(r"--(?:model|served-model-name)\b", words):
+        return "serve"
+    return None
+
+
+def _text_of(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+
+
+def _extended(
+    name: str, body: dict[str, Any], services: dict[str, Any], draft: Draft, depth: int = 0
+) -> dict[str, Any]:
+    """`extends` a service of the same file; from another file it is kept as text."""
+    parent = body.get("extends")
+    if parent is None or depth > 8:
+        return body
+    target = parent.get("service") if isinstance(parent, dict) else parent
+    if isinstance(parent, dict) and parent.get("file"):
+        draft.note(f"service {name} extends {target} of {parent['file']}: not part of the text")
+        return body
+    above = services.get(str(target))
+    if not isinstance(above, dict):
+        raise Usage(f"service {name} extends {target}, which the file does not have")
+    above = _extended(str(target), above, services, draft, depth + 1)
+    own = {key: value for key, value in body.items() if key != "extends"}
+    merged = {**above, **own}
+    for key in ("environment", "labels"):
+        if key in above and key in own:
+            merged[key] = {**dict(_pairs(above[key])), **dict(_pairs(own[key]))}
+    for key in ("volumes", "ports", "devices"):
+        if isinstance(above.get(key), list) and isinstance(own.get(key), list):
+            merged[key] = [*above[key], *own[key]]
+    return merged
+
+
+def _service(draft: Draft, name: str, body: dict[str, Any]) -> None:
+    draft.name = draft.name or name
+    if body.get("image") is not None:
+        draft.origin["image"] = interpolated(str(body["image"]))
+        draft.note(f"image {body['image']}: a profile runs in a runtime, not in an image")
+    pairs = [(key, interpolated(value)) for key, value in _environment(body)]
+    take_environment(draft, pairs)
+    if body.get("restart") is not None:
+        value = body["restart"]
+        restart_policy(draft, "no" if value is False else str(value))
+    left = {k: v for k, v in body.items() if k not in _HANDLED}
+    deploy = body.get("deploy")
+    if isinstance(deploy, dict):
+        deploy = _deploy(draft, deploy)
+        if deploy:
+            left["deploy"] = deploy
+    if body.get("gpus") is not None:
+        value = body["gpus"]
+        _devices(draft, value if isinstance(value, list) else [{"count": value}])
+    draft.loopback = loopback_only(body.get("ports") or [])
+    for key, value in left.items():
+        draft.note(f"{key}: {plain(value)}")
+    if left:
+        draft.origin["container"] = _escaped(left)
+    entrypoint = _words(body.get("entrypoint"))
+    entry_command(draft, entrypoint, _words(body.get("command")) or [])
+
+
+def _deploy(draft: Draft, deploy: dict[str, Any]) -> dict[str, Any]:
+    """The deploy section without the GPUs and the restart policy that a profile can say."""
+    out: dict[str, Any] = dict(plain_copy(deploy))
+    policy = out.get("restart_policy")
+    if isinstance(policy, dict) and set(policy) <= {"condition", "max_attempts"}:
+        word = {"any": "always", "none": "no"}.get(str(policy.get("condition", "any")))
+        word = word or str(policy.get("condition"))
+        if "max_attempts" in policy and word == "on-failure":
+            word += f":{policy['max_attempts']}"
+        restart_policy(draft, word)
+        del out["restart_policy"]
+    resources = out.get("resources")
+    reservations = resources.get("reservations") if isinstance(resources, dict) else None
+    devices = reservations.get("devices") if isinstance(reservations, dict) else None
+    if isinstance(devices, list):
+        gpus = [d for d in devices if isinstance(d, dict) and "gpu" in str(d.get("capabilities"))]
+        if len(gpus) == 1 and _devices(draft, gpus):
+            devices.remove(gpus[0])
+            for path in (
+                ("devices", reservations),
+                ("reservations", resources),
+                ("resources", out),
+            ):
+                if isinstance(path[1], dict) and not path[1].get(path[0]):
+                    path[1].pop(path[0], None)
+    return out
+
+
+def _devices(draft: Draft, devices: list[Any]) -> bool:
+    """Whether the profile (or `origin.gpus`) now says all that the reservation says."""
+    if len(devices) != 1 or not isinstance(devices[0], dict):
+        return False
+    device = devices[0]
+    ids = device.get("device_ids")
+    if isinstance(ids, list):
+        found = parse_gpus(",".join(map(str, ids)))
+        if found is not None:
+            draft.gpus = found
+            return set(device) <= {"driver", "device_ids", "capabilities"}
+        return False
+    count = device.get("count", "all")
+    draft.origin["gpus"] = interpolated(count) if isinstance(count, str) else count
+    if count != "all":
+        draft.note(f"gpus {count}: a profile names GPUs by index or UUID; all are visible")
+    return set(device) <= {"driver", "count", "capabilities"}
+
+
+def plain_copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain_copy(item) for key, item in value.items()}
+    return [plain_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _environment(body: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(k, v) for k, v in _pairs(body.get("environment"))]
+
+
+def _pairs(value: Any) -> list[tuple[str, str]]:
+    """Environment as map or list; a name without a value passes the caller's variable on."""
+    out: list[tuple[str, str]] = []
+    if isinstance(value, dict):
+        for name, item in value.items():
+            text = "${" + str(name) + "}" if item is None else _scalar(item)
+            out.append((str(name), text))
+    elif isinstance(value, list):
+        for item in value:
+            name, equals, text = str(item).partition("=")
+            out.append((name.strip(), text if equals else "${" + name + "}"))
+    return out
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _words(value: Any) -> list[str] | None:
+    """A command's words: a text is split as a shell would, a list is taken as it is."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [interpolated(_scalar(item)) for item in value]
+    return _split(str(value))
+
+
+def _split(text: str) -> list[str]:
+    """compose interpolates first and splits after; a reference stays one word here."""
+    marks: list[Piece] = []
+
+    def marked(pieces: list[Piece]) -> str:
+        out = ""
+        for piece in pieces:
+            if isinstance(piece, Literal):
+                out += piece.text.replace("$", "\ue001")
+            else:
+                out += f"\ue000{len(marks)}\ue002"
+                marks.append(piece)
+        return out
+
+    def restored(text: str) -> list[Piece]:
+        out: list[Piece] = []
+        for part in re.split(r"(\ue000\d+\ue002)", text):
+            if part.startswith("\ue000"):
+                out.append(marks[int(part[1:-1])])
+            else:
+                out.append(Literal(part.replace("\ue001", "$")))
+        return out
+
+    words = split(marked(pieces_of(text)))
+    return [
+        render(
+            [
+                piece
+                for part in word
+                for piece in (restored(part.text) if isinstance(part, Literal) else [part])
+            ]
+        )
+        for word in words
+    ]
+
+
+def pieces_of(text: str) -> list[Piece]:
+    """compose's interpolation: `$$` is a dollar, `$NAME`, `${NAME}`, `${NAME:-default}`."""
+    out: list[Piece] = []
+    i = 0
+    while i < len(text):
+        if text.startswith("$$", i):
+            out.append(Literal("$"))
+            i += 2
+            continue
+        if text[i] == "$":
+            match = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)").match(text, i)
+            if match:
+                out.append(Reference(match[1]))
+                i = match.end()
+                continue
+            end = closing(text, i + 2, "{", "}") if text.startswith("${", i) else -1
+            braces = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)").match(text, i)
+            if end > 0 and braces:
+                rest = render(pieces_of(text[braces.end() : end]))
+                out.append(Reference(braces[1], rest))
+                i = end + 1
+                continue
+        out.append(Literal(text[i]))
+        i += 1
+    return out
+
+
+def interpolated(value: Any) -> str:
+    """compose text in the profile's notation."""
+    return render(pieces_of(str(value)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return interpolated(value) if isinstance(value, str) else value

@@ -1,0 +1,230 @@
+"""Kubernetes: a container, a pod or anything with a pod template; values of charts alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from engine_ctl.errors import Usage
+from profiles.importing.assemble import Draft
+from profiles.importing.container import entry_command, restart_policy, take_environment
+from profiles.importing.documents import load_all, plain
+from profiles.importing.references import Literal, Piece, Reference, parse, render
+from profiles.importing.secrets import is_secret, looks_secret
+
+_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+_HANDLED = ("command", "args", "env", "image")
+Path = tuple[str | int, ...]
+
+
+def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> None:
+    """Read the vLLM container of a manifest into the draft. Raises Usage when there is none."""
+    documents = load_all(text)
+    found: list[tuple[int, Path, dict[str, Any]]] = []
+    for place, document in enumerate(documents):
+        found += [(place, path, body) for path, body in containers(document)]
+    serving = [item for item in found if _runs_vllm(item[2])]
+    if container is not None:
+        serving = [item for item in serving if item[2].get("name") == container] or serving
+    if not serving:
+        raise Usage("no container of the manifest runs vLLM (command, args or image)")
+    place, path, body = serving[0]
+    others = [item[2].get("name") for item in found if item[2] is not body]
+    if others:
+        draft.note(f"other containers: {', '.join(str(o) for o in others)}")
+    _container(draft, body)
+    document = documents[place]
+    named = document.get("metadata") if isinstance(document, dict) else None
+    name = named.get("name") if isinstance(named, dict) else None
+    draft.name = draft.name or name or body.get("name")
+    pod = _at(document, path[:-2]) if len(path) >= 2 else None
+    if isinstance(pod, dict) and isinstance(pod.get("restartPolicy"), str):
+        restart_policy(
+            draft,
+            {"OnFailure": "on-failure"}.get(pod["restartPolicy"], pod["restartPolicy"].lower()),
+        )
+    origin: dict[str, Any] = {"path": list(path)}
+    if len(documents) > 1:
+        origin["document"] = place
+    origin["manifest"] = [
+        _without(d, path if i == place else None) for i, d in enumerate(documents)
+    ]
+    if origin["manifest"] in ([{}], [{"name": draft.name}]):
+        return
+    draft.origin["kubernetes"] = origin
+    kinds = [str(d.get("kind", "values")) for d in documents if isinstance(d, dict)]
+    draft.note(f"kept as it is: {', '.join(kinds)} around the container")
+
+
+def containers(document: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every container of a document with its path: a pod template's, or a bare one."""
+    if not isinstance(document, dict):
+        if isinstance(document, list):
+            for place, item in enumerate(document):
+                if isinstance(item, dict) and ("image" in item or "args" in item):
+                    yield (*path, place), item
+        return
+    for key, value in document.items():
+        if key in ("containers",) and isinstance(value, list):
+            for place, item in enumerate(value):
+                if isinstance(item, dict):
+                    yield (*path, key, place), item
+        elif key != "initContainers" and isinstance(value, dict):
+            yield from containers(value, (*path, str(key)))
+        elif key == "items" and isinstance(value, list):
+            for place, item in enumerate(value):
+                yield from containers(item, (*path, key, place))
+    bare = any(key in document for key in ("args", "command"))
+    if bare and "containers" not in document and _looks_like_container(document):
+        yield path, document
+
+
+def _looks_like_container(body: dict[str, Any]) -> bool:
+    return all(isinstance(body.get(key, []), list | str) for key in ("args", "command"))
+
+
+def _runs_vllm(body: dict[str, Any]) -> bool:
+    words = " ".join(str(w) for key in ("command", "args") for w in _list(body.get(key)))
+    if re.search(r"\bvllm\s+preload\b", words):
+        return False
+    image = body.get("image")
+    return bool(
+        re.search(r"\bvllm\s+serve\b|vllm\.entrypoints\b", words)
+        or (
+            "vllm" in str(image or "")
+            and not re.search(r"exporter|router|lmcache-server", str(image))
+        )
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _container(draft: Draft, body: dict[str, Any]) -> None:
+    image = body.get("image")
+    if isinstance(image, dict):
+        image = ":".join(str(image[k]) for k in ("repository", "tag") if image.get(k))
+    if image is not None:
+        draft.origin["image"] = str(image)
+        draft.note(f"image {image}: a profile runs in a runtime, not in an image")
+    known = _environment(draft, body)
+    for key, value in body.items():
+        if key not in (*_HANDLED, "name"):
+            draft.note(f"{key}: {plain(value)}")
+    _gpus(draft, body)
+    command = _words(body.get("command"), known)
+    entry_command(draft, command or None, _words(body.get("args"), known))
+
+
+def _environment(draft: Draft, body: dict[str, Any]) -> dict[str, str]:
+    """The container's variables; returns the literal ones, for `$(NAME)`."""
+    pairs: list[tuple[str, str]] = []
+    known: dict[str, str] = {}
+    sources: dict[str, Any] = {}
+    entries = body.get("env")
+    if isinstance(entries, dict):
+        entries = [{"name": k, "value": v} for k, v in entries.items()]
+    for entry in _list(entries):
+        if not isinstance(entry, dict) or "name" not in entry:
+            draft.note(f"env {plain(entry)}")
+            continue
+        name = str(entry["name"])
+        if entry.get("valueFrom") is not None:
+            sources[name] = entry["valueFrom"]
+            pairs.append((name, "${" + name + "}"))
+            where = next(iter(entry["valueFrom"]), "valueFrom")
+            draft.note(f"env {name}: comes from {where}; the profile reads it from ${name}")
+            continue
+        raw = entry.get("value")
+        value = render(_pieces("" if raw is None else _scalar(raw), known))
+        pairs.append((name, value))
+        literal = all(isinstance(p, Literal) for p in parse(value))
+        if literal and not is_secret(name) and not looks_secret(value):
+            known[name] = value
+    if sources:
+        draft.origin["env_sources"] = sources
+    take_environment(draft, pairs)
+    return known
+
+
+def _scalar(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _gpus(draft: Draft, body: dict[str, Any]) -> None:
+    resources = body.get("resources")
+    if not isinstance(resources, dict):
+        return
+    for part in ("limits", "requests"):
+        values = resources.get(part)
+        for key in _GPUS:
+            if isinstance(values, dict) and key in values:
+                count = str(values[key])
+                draft.origin["gpus"] = int(count) if count.isdecimal() else count
+                return
+
+
+def _words(value: Any, known: dict[str, str]) -> list[str]:
+    return [render(_pieces(_scalar(item), known)) for item in _list(value)]
+
+
+def _pieces(text: str, known: dict[str, str]) -> list[Piece]:
+    """`$(NAME)` is filled in from the variables above it, `$$` is a dollar."""
+    out: list[Piece] = []
+    i = 0
+    while i < len(text):
+        if text.startswith("$$", i):
+            out.append(Literal("$"))
+            i += 2
+            continue
+        match = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)").match(text, i)
+        if match:
+            name = match[1]
+            out += parse(known[name]) if name in known else [Reference(name)]
+            i = match.end()
+            continue
+        out.append(Literal(text[i]))
+        i += 1
+    return out
+
+
+def _at(document: Any, path: Path) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+def _without(document: Any, path: Path | None) -> Any:
+    """The document with the container's command, args, env and image taken out."""
+    if path is None:
+        return _masked(document)
+    if not path:
+        return _masked({k: v for k, v in document.items() if k not in _HANDLED})
+    head, rest = path[0], path[1:]
+    if isinstance(document, dict):
+        return {
+            k: _without(v, rest) if k == head else _masked(v, str(k)) for k, v in document.items()
+        }
+    return [_without(v, rest) if i == head else _masked(v) for i, v in enumerate(document)]
+
+
+def _masked(value: Any, key: str = "") -> Any:
+    """Manifests may hold secrets in other objects (`kind: Secret`)."""
+    if isinstance(value, dict):
+        secret = value.get("kind") == "Secret"
+        pair = is_secret(str(value.get("name", ""))) and "value" in value
+        return {
+            k: "***"
+            if (pair and k == "value")
+            or (is_secret(str(k)) and isinstance(v, str))
+            or (isinstance(v, str) and looks_secret(v))
+            else dict.fromkeys(v, "***")
+            if secret and k in ("data", "stringData") and isinstance(v, dict)
+            else _masked(v, str(k))
+            for k, v in value.items()
+        }
+    return [_masked(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,65 @@
+"""Which names hold secrets, and how literal secrets are kept out of everything that is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_SECRET = re.compile(
+    r"(?:^|_)(?:api_?key|apikey|secret(?:_?(?:access_?)?key)?|access_key|password|passwd|passphrase"
+    r"|pwd_?secret|credentials?|private_key|auth_?token|access_?token|hf_?token|hub_token|token"
+    r"|api_?token|bearer)(?:_[0-9]+)?\Z",
+    re.I,
+)
+_NOT_SECRET = re.compile(
+    r"(?:^|_)(?:pad|eos|bos|unk|stop|mask|start|end|image|video|audio|think|per)_token\Z", re.I
+)
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{6,}|ghp_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
+    r"|xox[abp]-[\w-]{10,}|AKIA[A-Z0-9]{12,}|ey[A-Za-z0-9_-]{12,}\.[\w-]{8,}\.[\w-]{8,})"
+)
+_ASSIGNED = re.compile(
+    r"(?P<name>[A-Za-z_][A-Za-z0-9_-]*)(?P<sep>\s*[=:]\s*|\s+)"
+    r"(?P<value>\"[^\"$]+\"|'[^']+'|[^\s\"'$;|&,}\]]+)"
+)
+_BEARER = re.compile(r"(?P<how>\b(?:Bearer|Basic)\s+)(?P<value>[^\s\"'$]+)", re.I)
+_URL = re.compile(r"(?P<scheme>\b\w+://[^\s:/@]*:)(?P<value>[^\s/@$]+)@")
+
+ARGUMENT_ENV = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN", "seed_token": "VLLM_SEED_TOKEN"}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable, option or key of this name holds a secret."""
+    plain = name.lstrip("-").replace("-", "_").replace(".", "_")
+    return bool(_SECRET.search(plain)) and not _NOT_SECRET.search(plain)
+
+
+def looks_secret(value: str) -> bool:
+    """Whether a value has the shape of a well-known kind of token."""
+    return bool(_SHAPES.search(value))
+
+
+def mask(text: str, known: Iterable[str] = ()) -> str:
+    """The text without `known` secret values and without anything of a token's shape."""
+    for value in sorted({v for v in known if len(v) > 5}, key=len, reverse=True):
+        text = text.replace(value, "***")
+    return _SHAPES.sub("***", text)
+
+
+def scrub(text: str, known: Iterable[str] = ()) -> str:
+    """`mask`, and what is assigned to secret names or given to secret options in a command."""
+    text = mask(text, known)
+    text = _BEARER.sub(lambda m: m["how"] + "***", text)
+    text = _URL.sub(lambda m: m["scheme"] + "***@", text)
+
+    def assigned(match: re.Match[str]) -> str:
+        spaced = not match["sep"].strip()
+        before = text[max(0, match.start() - 2) : match.start()]
+        option = before.endswith("-")
+        if not is_secret(match["name"]) or (spaced and not option):
+            return match.group(0)
+        if match["value"].startswith(("-", "***", "{", "[")):
+            return match.group(0)
+        return f"{match['name']}{match['sep']}***"
+
+    return _ASSIGNED.sub(assigned, text)
