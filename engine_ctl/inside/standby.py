@@ -80,6 +80,21 @@ def original_environment() -> dict[str, str]:
     return environment
 
 
+def installed() -> list[Any]:
+    """What changes when the installation does: interpreter and package, by time and size."""
+    spec = importlib.util.find_spec("vllm")
+    package = os.path.dirname(spec.origin) if spec and spec.origin else ""
+    facts: list[Any] = []
+    for path in (sys.executable, f"{package}/__init__.py", f"{package}/version.py"):
+        try:
+            info = os.stat(path)
+        except OSError:
+            facts.append(None)
+        else:
+            facts.append([info.st_mtime_ns, info.st_size])
+    return facts
+
+
 class Standby:
     def __init__(self, options: argparse.Namespace, environment: dict[str, str]) -> None:
         from engine_ctl.inside.standby_process import Title, open_descriptors
@@ -89,6 +104,7 @@ class Standby:
         self.environment = environment
         self.began = time.monotonic()
         self.title = Title()
+        self.installed = installed()
         self.warm = Warm()
         self.warm.up(options.model)
         self.title.prepare(environment)
@@ -106,12 +122,34 @@ class Standby:
         self.become = become
         server = Server(
             listener,
-            {"hello": self.hello, "schema": self.answer_schema, "check": self.check}
-            | {"become": become},
+            {
+                "hello": self.hello,
+                "current": self.answer_current,
+                "schema": self.answer_schema,
+                "check": self.current(self.check),
+                "become": self.current(become),
+            },
         )
         print(f"standby ready after {time.monotonic() - self.began:.1f} s", flush=True)
         server.serve()
         os.unlink(self.options.socket)
+
+    def current(self, handler: Any) -> Any:
+        """`handler`, refused when vLLM was changed on disk: what is imported from now on would be
+        another version's."""
+        from engine_ctl.inside.standby_server import BadRequest
+
+        def guarded(request: dict[str, Any]) -> Any:
+            if installed() != self.installed:
+                raise BadRequest(
+                    "stale", "vLLM was changed underneath this standby; it has to be made again"
+                )
+            return handler(request)
+
+        return guarded
+
+    def answer_current(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"ok": True, "current": installed() == self.installed}
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         from engine_ctl.inside.standby_become import choose

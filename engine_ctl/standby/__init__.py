@@ -1,0 +1,1 @@
+"""Standbys: processes that have vLLM imported, answer questions and start engines by forking."""
