@@ -45,7 +45,7 @@ def _bindings() -> list[BindingType]:
 class StokerApp(App[None]):
     """The operator's console over `ops`, fed by `feed`. Leaving it stops nothing.
 
-    `unit` is selected at the start; `open_log` can be given to replace the log screen."""
+    `select` names the unit that is selected at the start."""
 
     TITLE = "Stoker"
     CSS_PATH = "styles/stoker.tcss"
@@ -57,7 +57,7 @@ class StokerApp(App[None]):
         ops: Operations,
         feed: SnapshotFeed,
         *,
-        unit: str | None = None,
+        select: str | None = None,
         theme: str | None = None,
     ) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class StokerApp(App[None]):
         self.message: Line | None = None
         self.flows = Flows(self)
         self.animation_level = "none"
-        self._wanted = unit
+        self._wanted = select
         self._theme = theme
         self._tail = TailThread(self._tail_moved)
 
@@ -163,11 +163,11 @@ class StokerApp(App[None]):
             if number <= len(units):
                 self.deck.lines("units").select(units[number - 1].unit)
 
-    def open_log(self, unit: str) -> None:
-        """Open the whole log of the unit's current run."""
+    def open_log(self, unit: str, run: str | None = None, offset: int | None = None) -> None:
+        """Open the whole log of the unit's run (None: the current one), at a byte offset."""
         from console.screens.log import LogScreen
 
-        self.push_screen(LogScreen(unit))
+        self.push_screen(LogScreen(unit, run, offset))
 
     def say(self, text: str, style: str = "") -> None:
         """One line above the events: what the console did or could not do."""

@@ -12,6 +12,7 @@ from engine_ctl.model import Kind, Phase, UnitView
 
 if TYPE_CHECKING:
     from console.app import StokerApp
+    from engine_ctl.answers import Fix
 
 _OPERATING = ("start", "stop", "restart", "undo", "bench", "remove", "reload", "release")
 
@@ -143,6 +144,17 @@ class Flows:
             self.app.push_screen(screen)
         else:
             self.app.switch_screen(screen)
+
+    def apply(self, unit: UnitView, fixes: tuple[Fix, ...]) -> None:
+        """The failure card's `a`: write the proposed values and restart, after a question."""
+        from console.screens.confirm import ConfirmScreen
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.begin("apply", unit.unit, lambda: self.app.ops.apply(unit.unit, fixes))
+
+        lines = confirm.apply(unit, fixes)
+        self.app.push_screen(ConfirmScreen(lines, "apply and restart"), answered)
 
     def do_log(self, unit: UnitView | None, target: str) -> None:
         if unit is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ChangeView,
         DaemonView,
         FailureCard,
+        Fix,
         ForecastView,
         KernelChoice,
         LintFinding,
@@ -82,6 +83,9 @@ class Operations(Protocol):
 
     def why(self, unit: str, run: str | None = None) -> FailureCard | None:
         """The failure card of a run (None: the latest ended one); None when nothing failed."""
+
+    def apply(self, unit: str, fixes: tuple[Fix, ...]) -> str:
+        """Write a failure card's proposed values into the unit's profile file, then restart."""
 
     def kernels(self, unit: str) -> tuple[KernelChoice, ...]:
         """What runs underneath the unit's current engine."""

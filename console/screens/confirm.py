@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
+from textual import events
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 
-from console.view.spans import Line, Span, clip_line, width
+from console.screens.card import CardScreen
+from console.view.spans import Line, Span
 from console.widgets.lines import Lines
-from console.widgets.meanings import CLASSES
 
 
-class ConfirmScreen(ModalScreen[bool]):
+class ConfirmScreen(CardScreen[bool]):
     """Dismissed with True for yes."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,y", "answer(True)", show=False),
         Binding("escape,n,q", "answer(False)", show=False),
@@ -29,22 +26,20 @@ class ConfirmScreen(ModalScreen[bool]):
         self._content = list(lines)
         self._yes = yes
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="card"):
-            yield Lines(id="question")
-
     def on_mount(self) -> None:
+        self.show()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.show()
+
+    def show(self) -> None:
         keys = (
             Span("enter", "key", "yes"),
             Span(f" {self._yes}   ", "", "yes"),
             Span("esc", "key", "no"),
             Span(" leave everything as it is", "", "no"),
         )
-        room = max(self.app.size.width - 12, 20)
-        lines = [clip_line(spans, room) for spans in [*self._content, (), keys]]
-        widget = self.query_one(Lines)
-        widget.styles.width = max(width(spans) for spans in lines)
-        widget.set_lines(lines)
+        self.put([*self._content, (), keys])
 
     def on_lines_pressed(self, message: Lines.Pressed) -> None:
         message.stop()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from console.view import numbers as n
 from console.view.spans import Line, Span, clean, line
+from engine_ctl.answers import Fix
 from engine_ctl.model import Kind, Snapshot, UnitView, Verdict
 
 
@@ -110,6 +111,14 @@ def _reload(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
 
 def _release(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
     return [("the daemon stays, its memory is free; the next start reads the disk", "warn")]
+
+
+def apply(unit: UnitView, fixes: Sequence[Fix]) -> list[Line]:
+    """The question before a failure card's values go into the profile file."""
+    lines: list[Line] = [line(Span(f"Change {clean(unit.profile)} and restart?", "bold")), ()]
+    lines += [_bullet(f"{fix.key}: {fix.now} → {fix.proposed}", "") for fix in fixes]
+    lines.append(_bullet("the profile file is rewritten; comments and order stay", ""))
+    return lines
 
 
 def reap(texts: Sequence[str], pids: Sequence[int]) -> list[Line]:

@@ -17,6 +17,10 @@ _NAMES = (
 CLASSES = {f"s-{name}" for name in _NAMES.split()}
 
 
+# Terminals' own 16 colours have no tints: a bar's text would have the colour of the bar.
+_ON_ANSI = Color.parse("ansi_bright_white")
+
+
 def meaning(node: DOMNode, name: str, background: Color) -> Style:
     """The style of a meaning on a background. Raises KeyError for a name that is not one."""
     styles = node.get_component_styles(f"s-{name}")
@@ -25,4 +29,6 @@ def meaning(node: DOMNode, name: str, background: Color) -> Style:
     color = background + styles.color
     if styles.has_rule("auto_color") and styles.auto_color:
         color = background + background.get_contrast_text(styles.color.a)
+    if color == background:
+        color = _ON_ANSI
     return Style.from_color(color.rich_color, background.rich_color) + styles.text_style

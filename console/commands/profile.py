@@ -1,0 +1,265 @@
+"""`stoker profile …` and `stoker args`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from console.commands.output import confirm, emit_json, json_option, table, yes_option
+from engine_ctl.errors import Failed, NotFound, Usage
+
+
+@click.group()
+def profile() -> None:
+    """Show, lint, compare, import, export and edit profiles.
+
+    A NAME is a profile in the configuration directory, a built-in one, or the path of a file.
+    """
+
+
+@profile.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """All profiles: yours first, then the built-in ones."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    found = catalogue.summaries(Context())
+    if as_json:
+        emit_json({"profiles": found})
+        return
+    rows = [
+        (p.name, "built-in" if p.builtin else "yours", p.model or "–", p.problem or p.notes)
+        for p in found
+    ]
+    print(table(rows, ("profile", "whose", "model", "notes")))
+
+
+@profile.command()
+@click.argument("name")
+@click.option("--check", "ask", is_flag=True, help="Ask the installed vLLM's own parser, too.")
+@click.option("--all", "everything", is_flag=True, help="Include vLLM's defaults.")
+@json_option
+def show(name: str, ask: bool, everything: bool, as_json: bool) -> int:
+    """Every value with where it came from, the exact command line and environment."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    ctx = Context()
+    shown = catalogue.effective(ctx, name)
+    checked = catalogue.check(ctx, name) if ask else None
+    if as_json:
+        emit_json({**shown.document(), **({"check": checked.document()} if checked else {})})
+    else:
+        print(shown.text(everything))
+        if checked:
+            print(checked.text())
+    return 1 if checked and checked.errors else 0
+
+
+@profile.command()
+@click.argument("name")
+@click.option("--target", help="The vLLM version to check against (default: the runtime's).")
+@json_option
+def lint(name: str, target: str | None, as_json: bool) -> int:
+    """What is wrong, and with --target what breaks on that version. Exit code 1: it won't start."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    findings = catalogue.lint(Context(), name, target)
+    if as_json:
+        emit_json({"findings": findings})
+    elif not findings:
+        print("nothing found")
+    else:
+        for f in findings:
+            print(f"{f.severity:5} {f.place or f.key}: {f.message}  [{f.rule}, {f.versions}]")
+            if f.instead:
+                print(f"      instead: {f.instead}")
+    return 1 if any(f.severity in ("error", "fail") for f in findings) else 0
+
+
+@profile.command()
+@click.argument("old")
+@click.argument("new")
+@json_option
+def diff(old: str, new: str, as_json: bool) -> None:
+    """What differs and what each change costs. `unit:NAME` is what a unit runs with now."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    changes = catalogue.diff(Context(), old, new)
+    if as_json:
+        emit_json({"changes": changes})
+    elif not changes:
+        print("no difference")
+    else:
+        rows = [(c.key, f"{c.old} → {c.new}", c.cost, c.note) for c in changes]
+        print(table(rows, ("key", "change", "cost", "")))
+
+
+@profile.command("import")
+@click.option("--from", "source", default="-", help="A file, or - for standard input.")
+@click.option("--pid", type=int, help="A running engine instead.")
+@click.option("--kind", help="shell, docker, compose, systemd, kubernetes, config (default: seen).")
+@click.option("--name", help="Save it under this name (otherwise it is only printed).")
+@click.option("--force", is_flag=True, help="Replace a profile of that name.")
+@json_option
+def import_(
+    source: str, pid: int | None, kind: str | None, name: str | None, force: bool, as_json: bool
+) -> None:
+    """Take over a command line, script, container, unit file, manifest or running engine."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+    from profiles.importing import import_pid, import_profile
+
+    ctx = Context()
+    if pid is not None:
+        found = import_pid(pid, name=name)
+    else:
+        text = sys.stdin.buffer.read() if source == "-" else _bytes(source)
+        found = import_profile(text, kind=kind, name=name)
+    saved = catalogue.save_profile(ctx, found.profile, name, force) if name else None
+    if as_json:
+        emit_json(
+            {
+                "profile": catalogue.plain(found.profile),
+                "unrepresented": found.unrepresented,
+                "kind": found.kind,
+                "path": saved,
+            }
+        )
+        return
+    if saved:
+        print(f"{found.kind} → {saved}")
+    else:
+        print(catalogue.yaml_text(found.profile), end="")
+    for line in found.unrepresented:
+        print(f"not represented: {line}", file=sys.stderr)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
+
+
+@profile.command()
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(["shell", "compose", "systemd", "kubernetes", "config"]),
+    default="shell",
+)
+@json_option
+def export(name: str, kind: str, as_json: bool) -> None:
+    """Write the profile for somebody else's launcher. Secrets stay references."""
+    from engine_ctl.operations.context import Context
+    from profiles.exporting import export_profile
+
+    ctx = Context()
+    text = export_profile(ctx.profiles.load(name).profile, kind)
+    if as_json:
+        emit_json({"kind": kind, "text": text})
+    else:
+        print(text, end="" if text.endswith("\n") else "\n")
+
+
+@profile.command()
+def schema() -> None:
+    """The JSON Schema of a profile file, for completion in editors."""
+    from profiles.jsonschema import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
+
+
+@profile.command()
+@click.argument("name")
+@json_option
+def path(name: str, as_json: bool) -> None:
+    """Where the profile's file is."""
+    from engine_ctl.operations.context import Context
+
+    found = Context().profiles.path_of(name)
+    if as_json:
+        emit_json({"path": str(found)})
+    else:
+        print(found)
+
+
+@profile.command()
+@click.argument("name")
+def edit(name: str) -> int:
+    """Open your profile in $EDITOR and lint what was saved; a built-in one is extended."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    ctx = Context()
+    file = catalogue.own_file(ctx, name)
+    if not sys.stdin.isatty():
+        raise Usage(f"editing needs a terminal; the file is {file}")
+    import shlex
+    import subprocess
+
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    subprocess.run([*editor, str(file)], check=False)
+    findings = catalogue.lint(ctx, str(file), None)
+    for f in findings:
+        print(f"{f.severity:5} {f.place or f.key}: {f.message}")
+    return 1 if any(f.severity in ("error", "fail") for f in findings) else 0
+
+
+@profile.command()
+@click.argument("name")
+@yes_option
+@json_option
+def remove(name: str, yes: bool, as_json: bool) -> None:
+    """Delete one of your profile files."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    ctx = Context()
+    file = catalogue.removable(ctx, name)
+    confirm(f"delete {file}?", yes)
+    file.unlink()
+    if as_json:
+        emit_json({"removed": str(file)})
+    else:
+        print(f"deleted {file}")
+
+
+@click.command()
+@click.argument("word", required=False, default="")
+@click.option("--runtime", "wanted", help="Which runtime's vLLM (default: the best there is).")
+@json_option
+def args(word: str, wanted: str | None, as_json: bool) -> None:
+    """Search the arguments of the installed vLLM: names, aliases, choices, help."""
+    from engine_ctl.operations import catalogue
+    from engine_ctl.operations.context import Context
+
+    version, found = catalogue.arguments(Context(), word, wanted)
+    if as_json:
+        emit_json({"version": version, "arguments": [catalogue.plain(a) for a in found]})
+        return
+    if not found:
+        raise NotFound(f"no argument of vLLM {version} contains {word!r}")
+    for argument in found:
+        print(f"{', '.join(argument.options)}  {_about(argument)}")
+        if argument.help:
+            print(f"    {' '.join(argument.help.split())[:300]}")
+
+
+def _about(argument: Any) -> str:
+    parts = [argument.kind + (" …" if argument.many else "")]
+    if argument.choices:
+        parts.append("one of " + ", ".join(argument.choices))
+    default = argument.default if argument.default is not None else argument.default_text
+    if default not in (None, ""):
+        parts.append(f"default {default}")
+    return f"({'; '.join(parts)})"

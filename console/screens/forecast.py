@@ -1,0 +1,81 @@
+"""The forecast: what a start or a swap would meet, before anything is stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import events
+from textual.binding import Binding, BindingType
+
+from console.screens.card import CardScreen
+from console.view import forecast as view
+from console.view.spans import Line, Span, clean, line
+from console.widgets.lines import Lines
+from engine_ctl.answers import ForecastView
+
+if TYPE_CHECKING:
+    from console.app import StokerApp
+
+
+class ForecastScreen(CardScreen[str | None]):
+    """Dismissed with `go`, `edit` or None. A forecast with errors cannot be gone on with."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "go", show=False),
+        Binding("e", "edit", show=False),
+        Binding("escape,q", "dismiss(None)", show=False),
+    ]
+
+    def __init__(self, unit: str, profile: str | None) -> None:
+        super().__init__()
+        self._unit = unit
+        self._profile = profile
+        self._view: ForecastView | None = None
+        self._error: str | None = None
+
+    def on_mount(self) -> None:
+        self.show()
+        app = cast("StokerApp", self.app)
+        app.ask(lambda: app.ops.forecast(self._unit, self._profile), self._answered)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.show()
+
+    def _answered(self, value: Any, error: str | None) -> None:
+        self._view, self._error = value, error
+        if self.is_attached:
+            self.show()
+
+    @property
+    def can_go(self) -> bool:
+        return self._view is not None and not self._view.errors
+
+    def show(self) -> None:
+        lines: list[Line] = [view.title(self._unit, self._profile, self._view), ()]
+        if self._error is not None:
+            lines.append(line(Span(f"✗ {clean(self._error)}", "error")))
+        elif self._view is None:
+            lines.append(line(Span("asking the standby …", "muted")))
+        else:
+            lines += view.body(self._view, self.room)
+        keys: list[Span] = []
+        if self.can_go:
+            verb = " swap   " if self._profile else " do it   "
+            keys += [Span("enter", "key", "go"), Span(verb, "", "go")]
+        keys += [Span("e", "key", "edit"), Span(" edit   ", "", "edit")]
+        keys += [Span("esc", "key", "no"), Span(" leave everything as it is", "", "no")]
+        self.put([*lines, (), tuple(keys)], least=min(self.room, 60))
+
+    def action_go(self) -> None:
+        if self.can_go:
+            self.dismiss("go")
+
+    def action_edit(self) -> None:
+        self.dismiss("edit")
+
+    def on_lines_pressed(self, message: Lines.Pressed) -> None:
+        message.stop()
+        if message.action == "go":
+            self.action_go()
+        else:
+            self.dismiss("edit" if message.action == "edit" else None)

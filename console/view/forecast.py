@@ -1,0 +1,104 @@
+"""What a start or a swap would meet, and what enter would do."""
+
+from __future__ import annotations
+
+from console.view import numbers as n
+from console.view.spans import Line, Span, clean, clip_line, line, pad, wrap
+from console.view.units import VERDICTS, reason_words
+from engine_ctl.answers import ForecastView
+
+COST_STYLE = {
+    "live": "ok",
+    "restart": "",
+    "reload": "warn",
+    "new runtime": "warn",
+    "unchanged": "muted",
+}
+
+
+def title(unit: str, profile: str | None, view: ForecastView | None) -> Line:
+    """`Swap chat-8b: chat-interactive → chat-throughput`."""
+    if profile is None:
+        name = view.profile if view else ""
+        return line(Span(f"Start {clean(unit)} now: ", "bold"), Span(clean(name), "bold"))
+    before = f"{clean(view.from_profile)} → " if view and view.from_profile else ""
+    return line(Span(f"Swap {clean(unit)}: {before}{clean(profile)}", "bold"))
+
+
+def body(view: ForecastView, cells: int) -> list[Line]:
+    """Changes with costs, errors, verdict, memory, port, seconds, rollback."""
+    lines = _changes(view, cells)
+    for error in view.errors:
+        lines += _wrapped("✗ ", error, "error", cells)
+    if not view.errors and view.checked_by:
+        lines.append(line(Span("✓ ", "ok"), Span(f"{clean(view.checked_by)} accepts it.")))
+    for warning in view.warnings:
+        lines += _wrapped("⚠ ", warning, "warn", cells)
+    lines += _weights(view, cells)
+    if view.kv_bytes is not None:
+        was = f" (was {n.gib(view.kv_bytes_now)})" if view.kv_bytes_now is not None else ""
+        lines.append(line(Span("  KV cache  ", "muted"), Span(f"~{n.size(view.kv_bytes)}{was}")))
+    if view.port_note:
+        lines += _wrapped("  ", view.port_note, "", cells)
+    if view.in_flight:
+        drain = f": drain up to {n.seconds(view.drain_s)}" if view.drain_s else ": cut off"
+        style = "" if view.drain_s else "warn"
+        lines.append(line(Span(f"  {view.in_flight} requests in flight{drain}", style)))
+    lines.append(())
+    lines += _seconds(view, cells)
+    return lines
+
+
+def _changes(view: ForecastView, cells: int) -> list[Line]:
+    if not view.changes:
+        return [line(Span("  no argument changes", "muted")), ()]
+    widest = min(max(len(change.key) for change in view.changes), 32)
+    values = [f"{clean(c.old)} → {clean(c.new)}" for c in view.changes]
+    room = min(max(len(text) for text in values), 36)
+    lines: list[Line] = []
+    for change, text in zip(view.changes, values, strict=True):
+        note = f", {clean(change.note)}" if change.note else ""
+        spans = (
+            Span("  " + pad(clean(change.key), widest) + "  ", "bold"),
+            Span(pad(clean(change.old) if change.cost == "unchanged" else text, room) + "  "),
+            Span(clean(change.cost) + note, COST_STYLE.get(change.cost, "")),
+        )
+        lines.append(clip_line(spans, cells))
+    return [*lines, ()]
+
+
+def _weights(view: ForecastView, cells: int) -> list[Line]:
+    if view.verdict is None:
+        return []
+    style = VERDICTS[view.verdict]
+    note = f" ({clean(view.weights_note)})" if view.weights_note else ""
+    head = line(Span("  weights   ", "muted"), Span(str(view.verdict), style), Span(note))
+    lines = [clip_line(head, cells)]
+    for reason in view.reasons:
+        lines += _wrapped("            ", reason_words(reason), "warn", cells)
+    return lines
+
+
+def _seconds(view: ForecastView, cells: int) -> list[Line]:
+    if view.live:
+        return [line(Span("  Done live: no restart.", "ok"))]
+    spans = [Span("  Expected ", "muted"), Span(n.seconds(view.expected_s), "bold")]
+    if view.expected_s is None:
+        spans = [Span("  No earlier start to predict the time from.", "muted")]
+    elif view.next_time_s is not None:
+        spans.append(Span(f", next time {n.seconds(view.next_time_s)}"))
+    lines = [clip_line(spans, cells)]
+    if view.rollback_profile:
+        time = f" ({n.seconds(view.rollback_s)})" if view.rollback_s is not None else ""
+        text = f"  If it fails: back to {clean(view.rollback_profile)}{time}."
+        lines.append(clip_line(line(Span(text)), cells))
+    return lines
+
+
+def _wrapped(sign: str, text: str, style: str, cells: int) -> list[Line]:
+    indent = " " * len(sign)
+    texts = wrap(clean(text), max(cells - len(sign), 20)) or [""]
+    return [
+        line(Span((sign if index == 0 else indent) + part, style))
+        for index, part in enumerate(texts)
+    ]

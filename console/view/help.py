@@ -1,0 +1,92 @@
+"""The help screen: keys by group out of the registry, signs and words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console import actions
+from console.view.spans import Item, Line, Span, clip_line, line, wrap
+from engine_ctl.model import UnitView
+
+SIGNS = (
+    ("●", "ok", "ready"),
+    ("◐", "accent", "starting, the bar shows how far"),
+    ("◑", "warn", "draining or stopping"),
+    ("z", "info", "sleeping: weights off the GPU, port open"),
+    ("○", "muted", "stopped"),
+    ("✗", "error", "failed, or lost without a record"),
+    ("⚠", "warn", "orphaned: the supervisor is gone, the engine lives; or an alarm"),
+    ("*", "warn", "after a profile's name: its file changed since the start"),
+    ("–", "muted", "unknown"),
+)
+WORDS = (
+    ("profile", "a YAML file that says how to run one model, in vLLM's own argument names"),
+    ("unit", "a named engine (or daemon) that you run from a profile"),
+    ("run", "one start of a unit; kept after its end with its log, as history"),
+    ("mapped", "weights taken from a preload daemon without a copy: the fastest start"),
+    ("copied", "weights copied out of a preload daemon"),
+    ("fallback", "mapping was asked for, the disk was read; the reason stands beneath the unit"),
+    ("disk", "weights read from disk, as asked"),
+    ("standby", "a process with vLLM imported already, which becomes the next engine"),
+    ("forecast", "what a start would meet, said before anything is stopped"),
+    ("swap", "another profile in the place of a running engine, with rollback"),
+    ("orphan", "a process that holds memory although its run is over"),
+)
+BAR = (
+    ("weights", "held by preload daemons"),
+    ("engine", "engines"),
+    ("standby", "standby processes"),
+    ("orphan", "processes whose run is over"),
+    ("other", "processes of others"),
+    ("free", "free"),
+)
+
+
+def items(unit: UnitView | None, cells: int) -> list[Item]:
+    """Everything on the help screen; a key that the selected unit does not allow now is dim."""
+    found: list[Item] = [
+        Item(None, ((), line(Span("  Leaving the console (q) never stops an engine.", "ok"))))
+    ]
+    for name, entries in actions.groups().items():
+        found.append(_title(name))
+        for entry in entries:
+            found.append(_key(entry, unit, cells))
+    found.append(_title("Signs"))
+    found += [
+        Item(None, (line(Span(f"  {sign:<10} ", style), Span(text)),))
+        for sign, style, text in SIGNS
+    ]
+    found.append(_title("Memory bars"))
+    for role, text in BAR:
+        letter = "!" if role == "orphan" else role[0].upper()
+        label = Span(f" {letter} {role:<8}", f"bar-{role}")
+        found.append(Item(None, (line("  ", label, Span(" " + text)),)))
+    found.append(_title("Words"))
+    for word, text in WORDS:
+        found.append(_entry(Span(f"  {word:<10} ", "bold"), text, cells))
+    return found
+
+
+def _title(name: str) -> Item:
+    return Item(None, ((), line(Span(f"  {name}", "title"))))
+
+
+def _key(entry: actions.Action, unit: UnitView | None, cells: int) -> Item:
+    allowed = actions.is_allowed(entry, unit)
+    keys = Span(f"  {entry.key:<4}", "key" if allowed else "muted", entry.id if allowed else "")
+    title = Span(f"{entry.title:<14}", "bold" if allowed else "muted")
+    command = f"  (stoker {entry.command})" if entry.command else ""
+    room = max(cells - 20, 20)
+    first, *rest = wrap(entry.help, room) or [""]
+    lines: list[Line] = [clip_line(line(keys, title, Span(first)), cells)]
+    lines += [line(Span(" " * 20 + text)) for text in rest]
+    if command and len(lines) == 1 and 20 + len(first) + len(command) <= cells:
+        lines[0] = (*lines[0], Span(command, "muted"))
+    return Item(None, tuple(lines))
+
+
+def _entry(head: Span, text: str, cells: int) -> Item:
+    indent = len(head.text)
+    first, *rest = wrap(text, max(cells - indent, 20)) or [""]
+    lines: Sequence[Line] = [line(head, Span(first))]
+    return Item(None, (*lines, *(line(Span(" " * indent + more)) for more in rest)))

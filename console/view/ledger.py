@@ -1,0 +1,123 @@
+"""The memory ledger: for each GPU and the host a bar, every holder, and what the chip does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console.view import machine
+from console.view import numbers as n
+from console.view.spans import Item, Line, Span, clean, clip_line, line, pad
+from console.view.table import Column, fit, heading, row
+from engine_ctl.model import GpuView, Holder, HostView, Snapshot
+
+COLUMNS = (
+    Column("role", "who", 8),
+    Column("size", "GiB", 7, True),
+    Column("share", "%", 4, True, priority=3),
+    Column("unit", "run", 16),
+    Column("pid", "pid", 8, True),
+    Column("user", "user", 8, priority=4),
+    Column("parts", "of it", 24, priority=2, grow=2),
+    Column("command", "command", 16, priority=5, grow=1),
+)
+_STYLE = {"orphan": "error", "other": "muted"}
+
+
+def items(snapshot: Snapshot, cells: int) -> list[Item]:
+    """A block for each GPU, then the host."""
+    found: list[Item] = []
+    for gpu in snapshot.gpus:
+        found.append(Item(f"gpu {gpu.uuid}", tuple(_gpu(gpu, cells))))
+    found.append(Item("host", tuple(_host(snapshot.host, cells))))
+    return found
+
+
+def _gpu(gpu: GpuView, cells: int) -> list[Line]:
+    name = f"{machine.short_name(gpu.name)}{' (MIG instance)' if gpu.mig else ''}"
+    head = line(Span(f" {'MIG' if gpu.mig else 'GPU'} {gpu.index}  ", "title"), Span(name, "bold"))
+    facts = " · ".join(_facts(gpu))
+    lines: list[Line] = [(), clip_line((*head, Span("  " + facts, "muted")), cells)]
+    lines.append(_bar(gpu.holders, gpu.total, gpu.free, gpu.used, cells))
+    lines += _table(gpu.holders, gpu.total, cells)
+    if gpu.free is not None and gpu.total:
+        free = Span(f"   {'free':<8} {n.gib(gpu.free):>7} ", "ok")
+        would = gpu.free / gpu.total
+        text = f" beside all this, gpu_memory_utilization up to {int(would * 100) / 100:.2f} fits"
+        lines.append(clip_line((free, Span(text, "muted")), cells))
+    lines += [clip_line(line(Span("   " + clean(note), "warn")), cells) for note in gpu.notes]
+    return lines
+
+
+def _facts(gpu: GpuView) -> list[str]:
+    def said(value: float | None, unit: str) -> str:
+        return f"{value:.0f} {unit}" if value is not None else f"N/A {unit}"
+
+    power = said(gpu.power_w, "W")
+    if gpu.power_limit_w is not None:
+        power = f"{power.removesuffix(' W')} of {gpu.power_limit_w:.0f} W"
+    found = [said(gpu.utilisation, "% busy"), power, said(gpu.temperature_c, "°C")]
+    if gpu.sm_clock_mhz is not None:
+        found.append(f"SM {gpu.sm_clock_mhz} MHz")
+    if gpu.memory_clock_mhz is not None:
+        found.append(f"memory {gpu.memory_clock_mhz} MHz")
+    found += [clean(text) for text in (gpu.pcie and f"PCIe {gpu.pcie}", gpu.nvlink) if text]
+    return [*found, gpu.uuid[:12]]
+
+
+def _bar(
+    holders: Sequence[Holder], total: int | None, free: int | None, used: int | None, cells: int
+) -> Line:
+    right = Span(f" {n.gib(total)} GiB")
+    room = cells - 3 - len(right.text)
+    return (Span("   "), *machine.memory_bar(holders, total, free, used, room), right)
+
+
+def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Line]:
+    if not holders:
+        return [line(Span("   nobody holds memory here", "muted"))]
+    columns = fit(COLUMNS, cells - 4)
+    lines: list[Line] = [(Span("   "), *heading(columns))]
+    order = {role: index for index, role in enumerate(machine.ROLES)}
+    ranked = sorted(holders, key=lambda h: (order.get(h.role, 9), -(h.bytes or 0)))
+    for holder in ranked:
+        style = _STYLE.get(holder.role, "")
+        share = n.percent(holder.bytes / total) if holder.bytes is not None and total else "–"
+        values: dict[str, str | Span | Sequence[Span]] = {
+            "role": Span(("! " if holder.role == "orphan" else "") + holder.role, style),
+            "size": n.gib(holder.bytes) if holder.bytes is not None else "N/A",
+            "share": share,
+            "unit": clean(holder.run or holder.unit or "–"),
+            "pid": str(holder.pid) if holder.pid else "–",
+            "user": clean(holder.user or "–"),
+            "parts": _parts(holder),
+            "command": Span(clean(holder.command or "–"), "muted"),
+        }
+        lines.append((Span("   "), *row(columns, values)))
+    return lines
+
+
+def _parts(holder: Holder) -> str:
+    names = (f"{clean(name).replace('_', ' ')} {n.gib(size)}" for name, size in holder.parts)
+    return ", ".join(names) or ""
+
+
+def _host(host: HostView, cells: int) -> list[Line]:
+    load = f"{host.cpu_percent:.0f} % of {host.cores} cores" if host.cpu_percent is not None else ""
+    head = line(
+        Span(" HOST   ", "title"), Span(clean(host.hostname), "bold"), Span("  " + load, "muted")
+    )
+    used = host.memory_total - host.memory_available
+    known = sum(holder.bytes or 0 for holder in host.holders)
+    rest: tuple[Holder, ...] = ()
+    if used > known:
+        rest = (Holder(0, "other", used - known, command="everything else"),)
+    holders = (*host.holders, *rest)
+    lines: list[Line] = [(), clip_line(head, cells)]
+    lines.append(_bar(holders, host.memory_total, host.memory_available, used, cells))
+    lines += _table(holders, host.memory_total, cells)
+    for node, total, free in host.numa_nodes:
+        text = f"   NUMA {node}  {pad(n.gib(total), 7, True)} GiB, free {n.gib(free)}"
+        lines.append(line(Span(text, "muted")))
+    if host.nvml_note:
+        lines.append(clip_line(line(Span("   " + clean(host.nvml_note), "muted")), cells))
+    return lines

@@ -1,0 +1,105 @@
+"""Profiles: the list, one profile with every value's origin, differences with costs, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console.view.forecast import COST_STYLE
+from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, wrap
+from engine_ctl.answers import ChangeView, LintFinding, ProfileDetail, ProfileSummary
+
+SEVERITY = {"error": ("✗", "error"), "warning": ("⚠", "warn"), "info": ("·", "info")}
+
+
+def listing(profiles: Sequence[ProfileSummary], cells: int) -> list[Item]:
+    """One item a profile, the operator's own before the built-in ones."""
+    if not profiles:
+        return [Item(None, ((), line(Span("  No profile.", "muted"))))]
+    widest = min(max(len(profile.name) for profile in profiles), 28)
+    found: list[Item] = []
+    for builtin, head in ((False, "yours"), (True, "built in")):
+        part = [profile for profile in profiles if profile.builtin is builtin]
+        if part:
+            found.append(Item(None, (line(Span(f" {head}", "title")),)))
+        found += [Item(profile.name, (_summary(profile, widest, cells),)) for profile in part]
+    return found
+
+
+def _summary(profile: ProfileSummary, widest: int, cells: int) -> Line:
+    spans = [Span(" "), Span(pad(clean(profile.name), widest) + "  ", "bold")]
+    if profile.problem:
+        spans.append(Span(f"✗ {clean(profile.problem)}", "error"))
+        return clip_line(spans, cells)
+    if profile.units:
+        spans.append(Span(f"● {', '.join(clean(u) for u in profile.units)}  ", "ok"))
+    first = clean(profile.notes.strip().split("\n")[0]) if profile.notes else ""
+    spans.append(Span(first or clean(profile.model), "muted"))
+    return clip_line(spans, cells)
+
+
+def detail(profile: ProfileDetail, cells: int) -> list[Line]:
+    """Findings, values with origin, the exact command and environment."""
+    summary = profile.summary
+    where = "built in (read-only)" if summary.builtin else clean(summary.path or "")
+    lines: list[Line] = [
+        clip_line(line(Span(f" {clean(summary.name)}", "bold"), Span(f"  {where}", "muted")), cells)
+    ]
+    for text in wrap(clean(summary.notes), max(cells - 2, 20), 4):
+        lines.append(line(Span(" " + text, "muted")))
+    lines += [(), *findings(profile.findings, cells), ()]
+    section = ""
+    widest = min(max([len(value.key) for value in profile.values] + [8]), 30)
+    room = min(max([len(value.value) for value in profile.values] + [8]), max(cells // 3, 16))
+    for value in profile.values:
+        if value.section != section:
+            section = value.section
+            lines.append(line(Span(f" {clean(section)}", "title")))
+        spans = (
+            Span("   " + pad(clean(value.key), widest) + "  "),
+            Span(pad(clean(value.value), room) + "  ", "bold"),
+            Span(clean(value.origin), "muted"),
+        )
+        lines.append(clip_line(spans, cells))
+    lines += [(), line(Span(" command", "title"))]
+    for name, setting in profile.env:
+        lines.append(clip_line(line(Span(f"   {clean(name)}={clean(setting)}", "muted")), cells))
+    texts = wrap(" ".join(clean(word) for word in profile.argv), max(cells - 4, 20))
+    lines += [line(Span("   " + text)) for text in texts]
+    return lines
+
+
+def findings(found: Sequence[LintFinding], cells: int) -> list[Line]:
+    """Lint findings, worst first; one line of praise where there are none."""
+    if not found:
+        return [line(Span(" ✓ ", "ok"), Span("no finding"))]
+    order = {"error": 0, "warning": 1, "info": 2}
+    lines: list[Line] = []
+    for finding in sorted(found, key=lambda f: order.get(f.severity, 3)):
+        sign, style = SEVERITY.get(finding.severity, ("·", "muted"))
+        where = f"line {finding.line}: " if finding.line is not None else ""
+        text = f"{where}{clean(finding.key)}: {clean(finding.message)}"
+        if finding.instead:
+            text += f" → {clean(finding.instead)}"
+        first, *rest = wrap(text, max(cells - 4, 20)) or [""]
+        lines.append(line(Span(f" {sign} ", style), Span(first, style)))
+        lines += [line(Span("   " + more, style)) for more in rest]
+    return lines
+
+
+def difference(changes: Sequence[ChangeView], old: str, new: str, cells: int) -> list[Line]:
+    """Each differing key with both values and the cost of the change."""
+    head = line(Span(" " + clean(old), "bold"), Span(" → "), Span(clean(new), "bold"))
+    lines: list[Line] = [clip_line(head, cells), ()]
+    different = [change for change in changes if change.cost != "unchanged"]
+    if not different:
+        return [*lines, line(Span(" ✓ no difference", "ok"))]
+    widest = min(max(len(change.key) for change in different), 30)
+    for change in different:
+        note = f", {clean(change.note)}" if change.note else ""
+        spans = (
+            Span("   " + pad(clean(change.key), widest) + "  ", "bold"),
+            Span(f"{clean(change.old)} → {clean(change.new)}   "),
+            Span(clean(change.cost) + note, COST_STYLE.get(change.cost, "")),
+        )
+        lines.append(clip_line(spans, cells))
+    return lines

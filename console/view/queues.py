@@ -1,0 +1,174 @@
+"""Scheduler queues of one engine: each data-parallel rank, latencies, history, hints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from console.view import numbers as n
+from console.view.bars import sparkline
+from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, wrap
+from engine_ctl.model import EngineLoad, RankLoad, UnitView
+
+LATENCIES = {
+    "ttft": "first token",
+    "itl": "between tokens",
+    "queue": "in the queue",
+    "e2e": "whole request",
+}
+TRENDS = (
+    ("running", "running", "", 1.0),
+    ("waiting", "waiting", "", 1.0),
+    ("kv_cache_usage", "KV cache", "%", 100.0),
+    ("tokens_per_second", "generation", "tok/s", 1.0),
+    ("prompt_tokens_per_second", "prompt", "tok/s", 1.0),
+    ("prefix_hit_rate", "prefix hits", "%", 100.0),
+    ("preemptions_per_second", "preemptions", "/s", 1.0),
+    ("ttft_p95", "first token p95", "ms", 1000.0),
+    ("itl_p95", "between tokens p95", "ms", 1000.0),
+)
+EXTRAS = {
+    "spec_acceptance": ("speculation accepted", "%"),
+    "spec_mean_length": ("speculation, mean length", ""),
+    "external_prefix_hit_rate": ("hits in an external cache", "%"),
+    "mm_hit_rate": ("multimodal cache hits", "%"),
+    "kv_offload_load_bytes_per_second": ("KV offload, loaded", "B/s"),
+    "kv_offload_store_bytes_per_second": ("KV offload, stored", "B/s"),
+    "kv_offload_failures": ("KV offload failures", ""),
+    "kv_cache_size_tokens": ("KV cache holds tokens", ""),
+    "kv_cache_max_concurrency": ("full-length requests at once", ""),
+    "lora_max": ("LoRA slots", ""),
+    "lora_running": ("LoRA running", ""),
+    "lora_waiting": ("LoRA waiting", ""),
+    "corrupted_requests": ("corrupted requests", ""),
+}
+
+
+def items(unit: UnitView, cells: int) -> list[Item]:
+    """Hints first, then each rank, then history."""
+    load = unit.load
+    if load is None:
+        text = "No figures: the engine does not answer on /metrics (not ready, or no stats asked)."
+        return [Item(None, ((), line(Span("  " + text, "muted"))))]
+    found = [Item(None, tuple(_hints(unit, cells)))]
+    rejected = _rejections(load)
+    if rejected:
+        found.append(Item(None, (clip_line(rejected, cells),)))
+    for rank in load.ranks:
+        found.append(Item(f"rank {rank.engine}", tuple(_rank(rank, len(load.ranks), cells))))
+    found.append(Item("history", tuple(_history(load.history, cells))))
+    return found
+
+
+def _hints(unit: UnitView, cells: int) -> list[Line]:
+    lines: list[Line] = [()]
+    for hint in unit.hints:
+        first, *rest = wrap(clean(hint), max(cells - 8, 20)) or [""]
+        lines.append(line(Span(" hint: ", "info"), Span(first)))
+        lines += [line(Span(" " * 7 + text)) for text in rest]
+    if unit.load and unit.load.healthy is False:
+        text = " ✗ /health does not answer 200: the figures may be frozen"
+        lines.append(line(Span(text, "error")))
+    return lines
+
+
+def _rejections(load: EngineLoad) -> Line:
+    if not load.rejections:
+        return ()
+    texts = [f"{clean(reason)} {n.count(value)}" for reason, value in load.rejections.items()]
+    return line(Span(" ⚠ refused in the last minute: ", "warn"), Span(", ".join(texts), "warn"))
+
+
+def _rank(rank: RankLoad, ranks: int, cells: int) -> list[Line]:
+    name = f" rank {clean(rank.engine)} " if ranks > 1 else " now "
+    spans: list[Span] = [Span(f"{name:<9}", "title")]
+    spans += [Span("running ", "muted"), Span(n.count(rank.running), "bold"), Span("   ")]
+    waiting = "warn" if rank.waiting else "bold"
+    spans += [Span("waiting ", "muted"), Span(n.count(rank.waiting), waiting)]
+    reasons = [f"{clean(k)} {n.count(v)}" for k, v in rank.waiting_by_reason.items() if v]
+    if reasons:
+        spans.append(Span(f" ({', '.join(reasons)})", "warn"))
+    kv = "warn" if (rank.kv_cache_usage or 0) > 0.95 else "bold"
+    spans += [Span("   KV ", "muted"), Span(n.percent(rank.kv_cache_usage) + " %", kv)]
+    if rank.sleep_state not in (None, "awake"):
+        spans.append(Span(f"   z asleep: {clean(rank.sleep_state or '')}", "info"))
+    second = [Span(" " * 9)]
+    second += [Span("generation ", "muted"), Span(n.count(rank.tokens_per_second) + " tok/s")]
+    second += [Span("   prompt ", "muted"), Span(n.count(rank.prompt_tokens_per_second) + " tok/s")]
+    second += [Span("   prefix hits ", "muted"), Span(n.percent(rank.prefix_hit_rate) + " %")]
+    rate = rank.preemptions_per_second
+    style = "warn" if rate else ""
+    told = n.count(rank.preemptions) + (f" ({rate:.1f}/s)" if rate else "")
+    second += [Span("   preemptions ", "muted"), Span(told, style)]
+    lines: list[Line] = [clip_line(spans, cells), clip_line(second, cells)]
+    lines += _latencies(rank, cells)
+    lines += _extras(rank.extra, cells)
+    return [*lines, ()]
+
+
+def _latencies(rank: RankLoad, cells: int) -> list[Line]:
+    known = [name for name in LATENCIES if rank.percentiles.get(name)]
+    if not known:
+        return []
+    labels = list(dict.fromkeys(label for name in known for label in rank.percentiles[name]))
+    head = " " * 9 + pad("last minute", 16) + "".join(pad(label, 11, True) for label in labels)
+    lines: list[Line] = [line(Span(head, "muted"))]
+    for name in known:
+        spans = [Span(" " * 9 + pad(LATENCIES[name], 16))]
+        for label in labels:
+            value = rank.percentiles[name].get(label)
+            over = "> " if f"{name}.{label}" in rank.over else ""
+            spans.append(Span(pad(over + n.milliseconds(value), 11, True)))
+        lines.append(clip_line(spans, cells))
+    return lines
+
+
+def _extras(extra: Mapping[str, float | str], cells: int) -> list[Line]:
+    texts: list[str] = []
+    for key, (name, unit) in EXTRAS.items():
+        if key in extra and extra[key] != "":
+            texts.append(f"{name} {_value(extra[key], unit)}")
+    texts += [
+        f"finished by {clean(key.removeprefix('finished_'))} {_value(value, '')}"
+        for key, value in extra.items()
+        if key.startswith("finished_") and value
+    ]
+    room = max(cells - 10, 20)
+    wrapped = wrap(" · ".join(text.replace(" ", "\u00a0") for text in texts), room)
+    return [line(Span(" " * 9 + text.replace("\u00a0", " "), "muted")) for text in wrapped]
+
+
+def _value(value: float | str, unit: str) -> str:
+    if isinstance(value, str):
+        return clean(value)
+    if unit == "%":
+        return f"{n.percent(value, 1)} %"
+    if unit == "B/s":
+        return f"{n.size(value)}/s"
+    return f"{value:.2f}" if value != int(value) else n.count(value)
+
+
+def _history(history: Mapping[str, Sequence[float]], cells: int) -> list[Line]:
+    if not any(history.get(key) for key, *_ in TRENDS):
+        return []
+    both = cells >= 110
+    room = max(10, (cells - 36) // (2 if both else 1) - 4)
+    titles = " " * 22 + pad("now", 12, True) + "  " + pad("last two minutes", room)
+    lines: list[Line] = [line(Span(titles + ("  last hour" if both else ""), "muted"))]
+    for key, name, unit, scale in TRENDS:
+        values = [value for value in history.get(key, ()) if value == value]
+        if not values:
+            continue
+        top = 1.0 if unit == "%" else None
+        figure = (
+            n.count(values[-1] * scale) if scale != 1 or values[-1] >= 10 else f"{values[-1]:.3g}"
+        )
+        spans = [
+            Span(pad(f"   {name}", 22)),
+            Span(pad(f"{figure} {unit}".rstrip(), 12, True), "bold"),
+            Span("  " + pad(sparkline(values, room, top), room), "accent"),
+        ]
+        hour = [value for value in history.get(f"hour.{key}", ()) if value == value]
+        if both and hour:
+            spans.append(Span("  " + sparkline(hour, room, top), "muted"))
+        lines.append(clip_line(spans, cells))
+    return lines

@@ -1,0 +1,105 @@
+"""Preload daemons: each rank and role, its socket, and its fingerprint beside the engines'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from console.view import numbers as n
+from console.view.spans import Item, Line, Span, clean, clip_line, line, pad
+from console.view.table import Column, fit, heading, row
+from console.view.units import SIGNS
+from engine_ctl.answers import DaemonField, DaemonView
+
+COLUMNS = (
+    Column("name", "daemon", 12),
+    Column("gpu", "gpu", 4, True),
+    Column("role", "role", 7, priority=2),
+    Column("phase", "state", 12),
+    Column("weights", "weights", 9, True),
+    Column("socket", "socket", 26, priority=3, grow=1),
+    Column("clients", "clients", 18, grow=1),
+    Column("since", "since", 10, True, priority=1),
+)
+
+
+def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> list[Item]:
+    """One item a daemon; the selected one is followed by its fingerprint, field by field."""
+    if not daemons:
+        texts = (
+            "  No preload daemon. A profile with a `preload:` section makes one:",
+            "  it keeps the weights on the GPU, and an engine maps them in a fraction of a second.",
+        )
+        lines = tuple(clip_line(line(Span(text, "muted")), cells) for text in texts)
+        return [Item(None, ((), *lines))]
+    columns = fit(COLUMNS, cells - 4)
+    found = [Item(None, ((), (Span("   "), *heading(columns))))]
+    for daemon in daemons:
+        lines: list[Line] = [_daemon(daemon, columns)]
+        if daemon.name == selected or len(daemons) == 1:
+            lines += fingerprint(daemon, cells)
+        elif daemon.last_fallback:
+            text = f"     └ {clean(daemon.last_fallback)}"
+            lines.append(clip_line(line(Span(text, "warn")), cells))
+        found.append(Item(daemon.name, tuple(lines)))
+    return found
+
+
+def _daemon(daemon: DaemonView, columns: Sequence[Column]) -> Line:
+    sign, style = ("◐", "accent")
+    if daemon.phase is None:
+        sign, style = "○", "muted"
+    elif daemon.phase in SIGNS:
+        sign, style = SIGNS[daemon.phase]
+    good = daemon.socket_state.endswith("ok")
+    name = (daemon.socket or "–").rsplit("/", 1)[-1]
+    socket = [Span("…" + clean(name)[-13:] if len(name) > 14 else clean(name))]
+    if daemon.socket_state:
+        mark = "" if good else "✗ "
+        socket.append(Span(f" {mark}{clean(daemon.socket_state)}", "ok" if good else "error"))
+    values: dict[str, str | Span | Sequence[Span]] = {
+        "name": Span(clean(daemon.name), "bold"),
+        "gpu": "–" if daemon.gpu is None else str(daemon.gpu),
+        "role": clean(daemon.role),
+        "phase": Span(str(daemon.phase or "stopped"), style),
+        "weights": n.size(daemon.weights_bytes),
+        "socket": socket,
+        "clients": ", ".join(clean(client) for client in daemon.clients) or "nobody",
+        "since": n.age(daemon.since_s),
+    }
+    return (Span(f" {sign} ", style), *row(columns, values))
+
+
+def fingerprint(daemon: DaemonView, cells: int) -> list[Line]:
+    """The fields side by side: `=` where an engine agrees, `✗` and the value where it differs."""
+    names = list(dict.fromkeys(name for field in daemon.fields for name, _ in field.engines))
+    first = max([len(field.field) for field in daemon.fields] + [5])
+    room = cells - first - 8
+    each = max(12, min(28, room // (len(names) + 1))) if names else max(room, 12)
+    lines: list[Line] = []
+    if daemon.fields:
+        head = "     " + pad("field", first) + "  " + pad("daemon", each)
+        head += "".join(" " + pad(clean(name), each - 1) for name in names)
+        lines.append(clip_line(line(Span(head, "muted")), cells))
+    for field in daemon.fields:
+        lines.append(clip_line(_field(field, names, first, each), cells))
+    if daemon.verdicts:
+        texts = [f"{number} {clean(verdict)}" for verdict, number in daemon.verdicts]
+        spans = [Span("     " + pad("verdicts", first) + "  ", "muted"), Span(", ".join(texts))]
+        if daemon.last_fallback:
+            spans.append(Span(f"   last: {clean(daemon.last_fallback)}", "warn"))
+        lines.append(clip_line(spans, cells))
+    return [*lines, ()]
+
+
+def _field(field: DaemonField, names: Sequence[str], first: int, each: int) -> Line:
+    spans = [Span("     " + pad(clean(field.field), first) + "  ")]
+    spans.append(Span(pad(clean(field.daemon), each)))
+    differing = dict(field.engines)
+    for name in names:
+        if name not in differing:
+            spans.append(Span(" " + pad("–", each - 1), "muted"))
+        elif (value := differing[name]) is None:
+            spans.append(Span(" " + pad("=", each - 1), "ok"))
+        else:
+            spans.append(Span(" " + pad("✗ " + clean(value), each - 1), "error"))
+    return tuple(spans)
