@@ -104,26 +104,29 @@ def _construct(loader: yaml.SafeLoader, root: yaml.MappingNode, path: str) -> An
     try:
         return loader.construct_document(root)
     except (ValueError, OverflowError):
-        for node in _scalars(root):
+        for keys, node in _scalars(root, ()):
             try:
-                loader.construct_object(node)
+                yaml.SafeLoader("").construct_object(node)
             except (ValueError, OverflowError):
                 kind, line = node.tag.rpartition(":")[2], node.start_mark.line + 1
                 raise BadProfile(
-                    f"{node.value[:40]} looks like {kind} but is none; quote it", path, line
+                    f"{node.value[:40]} looks like {kind} but is none; quote it",
+                    path,
+                    line,
+                    ".".join(keys),
                 ) from None
         raise
 
 
-def _scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
+def _scalars(node: yaml.Node, at: KeyPath) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
     if isinstance(node, yaml.ScalarNode):
-        yield node
+        yield at, node
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from (*_scalars(key), *_scalars(value))
+            yield from _scalars(value, (*at, str(key.value)))
     else:
         for item in node.value:
-            yield from _scalars(item)
+            yield from _scalars(item, at)
 
 
 def _decode(data: bytes | str, path: str) -> str:
