@@ -50,7 +50,12 @@ class Export:
 
     def words(self, say_host: bool = True) -> list[str]:
         """The engine's words after `vllm serve`, in the profile's notation."""
-        words = serve_argv(self.profile, self.schema)[1:]
+        profile = self.profile
+        if not profile.model and "config" in profile.args:
+            # The file names the model; serve_argv wants one.
+            words = serve_argv(msgspec.structs.replace(profile, model="-"), self.schema)[2:]
+        else:
+            words = serve_argv(profile, self.schema)[1:]
         place = words.index("--host")
         if not say_host or self.profile.host == ALL_INTERFACES:
             del words[place : place + 2]

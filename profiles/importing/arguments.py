@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from profiles.importing.references import Literal as LiteralPiece
-from profiles.importing.references import literal, parse
+from profiles.importing.references import has_references, literal, parse
 from profiles.schema import Argument, ArgumentSchema
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+(?:\.\d*)?\Z|-\.\d+\Z|-\d+[eE][-+]?\d+\Z")
@@ -121,7 +121,10 @@ class _Reader:
                 self.out.positional = word
             else:
                 self.out.extra.append(word)
-                self.out.notes.append(f"{word!r} belongs to no option; vLLM would refuse it")
+                if has_references(word):
+                    self.out.notes.append(f"{word}: arguments that only the environment knows")
+                else:
+                    self.out.notes.append(f"{word!r} belongs to no option; vLLM would refuse it")
 
     def _option(self, word: str, words: list[str], i: int) -> int:
         name, equals, value = word.partition("=")
@@ -156,7 +159,9 @@ class _Reader:
             return self._unknown(name, value if equals else None, words, i)
         if argument.kind in ("flag", "switch"):
             if equals:
-                self.out.notes.append(f"{word}: a switch takes no value in vLLM; taken as {name}")
+                if not self.in_config:
+                    text = f"{word}: a switch takes no value in vLLM, which would refuse it"
+                    self.out.notes.append(text)
                 if value.lower() in ("false", "0", "no", "off"):
                     negative = not negative
             self._set(argument.name, not negative)
@@ -227,6 +232,9 @@ class _Reader:
             self.out.notes.append(f"{' '.join(taken)}: vLLM has no such short option")
             return i
         key = name.lstrip("-").replace("-", "_")
+        if self.in_config and value == "false":
+            self._put(key, False, None)
+            return i
         values = [] if value is None else [value]
         while value is None and i < len(words) and not _is_option(words[i]):
             values.append(words[i])

@@ -13,6 +13,7 @@ import msgspec
 
 from engine_ctl.errors import Usage
 from profiles.importing.arguments import Parsed, parse_arguments
+from profiles.importing.launching import SERVER_MODULES, Invocation
 from profiles.importing.references import (
     Command,
     Literal,
@@ -21,8 +22,14 @@ from profiles.importing.references import (
     parse,
     sole_name,
 )
-from profiles.importing.script import SERVER_MODULES, Invocation
-from profiles.importing.secrets import ARGUMENT_ENV, is_secret, looks_secret, mask, scrub
+from profiles.importing.secrets import (
+    ARGUMENT_ENV,
+    is_secret,
+    looks_secret,
+    mask,
+    not_stored,
+    scrub,
+)
 from profiles.model import EnvRef, Preload, Profile, Restart
 from profiles.schema import ArgumentSchema
 
@@ -188,7 +195,7 @@ def environment_value(draft: Draft, name: str, value: str) -> str | EnvRef:
             draft.secrets |= {p.text for p in parse(value) if isinstance(p, Literal)}
             return EnvRef(from_env=named[0])
         draft.secrets.add(value)
-        draft.note(f"{name}: the secret was not stored; the profile reads it from ${name}")
+        draft.note(not_stored(name))
         return EnvRef(from_env=name)
     return value
 
@@ -222,21 +229,23 @@ def secret_arguments(draft: Draft, args: dict[str, Any], env: dict[str, str | En
         wanted = ARGUMENT_ENV.get(name, re.sub(r"\W", "_", name).upper())
         refs = [_reference_for(draft, option, str(v), wanted, i) for i, v in enumerate(items)]
         sole = sole_name(refs[0]) if len(refs) == 1 else None
-        if name in ("api_key", "hf_token") and sole is not None:
+        path = _read_file(refs[0]) if len(refs) == 1 else None
+        if name in ("api_key", "hf_token") and (sole is not None or path is not None):
             del args[name]
-            env.setdefault(wanted, EnvRef(from_env=sole))
+            env.setdefault(wanted, EnvRef(from_env=sole, from_file=path))
         else:
             args[name] = refs if isinstance(value, list) else refs[0]
 
 
 def _reference_for(draft: Draft, option: str, value: str, wanted: str, index: int) -> str:
+    pieces = parse(value)
     sole = sole_name(value)
-    if sole is not None:
-        return "${" + sole + "}"
+    if sole is not None or (len(pieces) == 1 and isinstance(pieces[0], Command)):
+        return value if sole is None else "${" + sole + "}"
     found = names(value)
     variable = found[0] if found else wanted if index == 0 else f"{wanted}_{index + 1}"
     draft.secrets |= {p.text for p in parse(value) if isinstance(p, Literal)}
-    draft.note(f"{option}: the secret was not stored; the profile reads it from ${variable}")
+    draft.note(not_stored(option, variable))
     return "${" + variable + "}"
 
 
@@ -262,7 +271,7 @@ def _secret_fields(draft: Draft, path: str, value: Any, secret: bool) -> Any:
     if sole_name(text) is None and (secret or looks_secret(text)):
         variable = re.sub(r"\W", "_", path).upper()
         draft.secrets.add(text)
-        draft.note(f"{path}: the secret was not stored; the profile reads it from ${variable}")
+        draft.note(not_stored(path, variable))
         return "${" + variable + "}"
     return value
 

@@ -7,7 +7,8 @@ import re
 from engine_ctl.errors import Usage
 from profiles.importing.assemble import Draft, take_invocation
 from profiles.importing.docker import import_run
-from profiles.importing.script import Evaluator, Invocation, Script
+from profiles.importing.launching import Invocation
+from profiles.importing.script import Evaluator, Script
 from profiles.importing.secrets import scrub
 
 _POWERSHELL = re.compile(r"`[ \t]*$|\$env:\w|^\s*\$\w+\s*=\s|^\s*\$\w+\s*=\s*@\(", re.M | re.I)
@@ -15,6 +16,9 @@ _POWERSHELL = re.compile(r"`[ \t]*$|\$env:\w|^\s*\$\w+\s*=\s|^\s*\$\w+\s*=\s*@\(
 
 def import_script(draft: Draft, text: str) -> None:
     """Read a shell text (POSIX, fish or PowerShell) into the draft."""
+    if re.search(r"\^[ \t]*\n", text) and not re.search(r"\\[ \t]*\n", text):
+        text = re.sub(r"\^[ \t]*\n", " ", text)
+        text = re.sub(r"%([A-Za-z_]\w*)%", r"${\1}", text)
     powershell = bool(_POWERSHELL.search(text)) and not re.search(r"\\[ \t]*$", text, re.M)
     evaluator = Evaluator(powershell)
     script = evaluator.run(_bare(text))

@@ -304,7 +304,7 @@ def pieces_of(text: str) -> list[Piece]:
                 i = match.end()
                 continue
             end = closing(text, i + 2, "{", "}") if text.startswith("${", i) else -1
-            braces = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)").match(text, i)
+            braces = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-])").match(text, i)
             if end > 0 and braces:
                 rest = render(pieces_of(text[braces.end() : end]))
                 out.append(Reference(braces[1], rest))

@@ -8,8 +8,9 @@ from typing import Any
 
 from engine_ctl.errors import Usage
 from profiles.importing.assemble import Draft, take_invocation
+from profiles.importing.launching import Invocation, find_invocation
 from profiles.importing.references import parse
-from profiles.importing.script import Evaluator, Invocation, find_invocation, unescaped
+from profiles.importing.script import Evaluator, unescaped
 from profiles.model import Restart
 
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ash"))

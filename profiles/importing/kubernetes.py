@@ -53,7 +53,7 @@ def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> 
     if origin["manifest"] in ([{}], [{"name": draft.name}]):
         return
     draft.origin["kubernetes"] = origin
-    kinds = [str(d.get("kind", "values")) for d in documents if isinstance(d, dict)]
+    kinds = [str(d.get("kind", "values")) if isinstance(d, dict) else "values" for d in documents]
     draft.note(f"kept as it is: {', '.join(kinds)} around the container")
 
 

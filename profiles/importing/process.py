@@ -7,8 +7,8 @@ from pathlib import Path
 
 from engine_ctl.errors import Failed, NotFound, Usage
 from profiles.importing.assemble import Draft, take_invocation
+from profiles.importing.launching import Invocation, find_invocation
 from profiles.importing.references import literal
-from profiles.importing.script import Invocation, find_invocation
 
 _RELEVANT = (
     "VLLM_", "CUDA_", "NVIDIA_", "HF_", "HUGGING", "TRANSFORMERS_", "NCCL_", "TORCH", "PYTORCH_",

@@ -6,11 +6,20 @@ here-documents, fish `set -x`, PowerShell variables. Everything else is kept as 
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from dataclasses import dataclass, field
 
 from engine_ctl.errors import Usage
+from profiles.importing.launching import (
+    SHELLS,
+    TALKERS,
+    Invocation,
+    find_invocation,
+    prefix,
+    program_name,
+)
 from profiles.importing.references import (
     IDENTIFIER,
     Command,
@@ -22,81 +31,11 @@ from profiles.importing.references import (
     parse,
     render,
 )
-from profiles.importing.secrets import is_secret
+from profiles.importing.secrets import is_secret, not_stored
 from profiles.importing.shellwords import Redirect, Statement, Word, statements
 
-SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ash", "ksh", "fish"))
-CONTAINER_ENGINES = frozenset(("docker", "podman", "nerdctl"))
-SERVER_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
-CLI_MODULES = ("vllm", "vllm.entrypoints.cli.main", "vllm.entrypoints.cli")
-TALKERS = frozenset(
-    [
-        "echo",
-        "printf",
-        "pip",
-        "pip3",
-        "pkill",
-        "pgrep",
-        "grep",
-        "egrep",
-        "rg",
-        "cat",
-        "curl",
-        "wget",
-        "kill",
-        "killall",
-        "alias",
-        "which",
-        "type",
-        "command-v",
-        "logger",
-        "tee",
-        "sed",
-        "awk",
-        "watch",
-        "ls",
-        "man",
-        "rm",
-        "touch",
-        "ps",
-        "test",
-        "[",
-        "[[",
-        "cd",
-        "source",
-        ".",
-        "mkdir",
-        "cp",
-        "mv",
-        "huggingface-cli",
-        "hf",
-        "trap",
-        "return",
-        "exit",
-        "function",
-        "systemctl",
-        "journalctl",
-    ]
-)
 QUIET = frozenset(["cd", "set", "shopt", "true", ":", "exit", "return"])
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
-
-
-@dataclass
-class Invocation:
-    """One start of an engine, a preload daemon or a container, in the profile's notation.
-
-    `what` is serve, preload, server (the API server's module: the model is `--model`) or
-    container. `words` are the arguments after it, `launcher` the words before it, `program` what
-    was called. `before` and `after` are the texts around it that were not understood."""
-
-    what: str
-    words: list[str]
-    program: str = "vllm"
-    launcher: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    line: int = 1
-    tail: str = ""
 
 
 @dataclass
@@ -141,6 +80,7 @@ class Evaluator:
         return self.result
 
     def _pipeline(self, text: str, group: list[Statement]) -> None:
+        self._piped_file(group)
         source = text[group[0].start : group[-1].end].strip()
         for place, statement in enumerate(group):
             if self._meaning(statement):
@@ -186,6 +126,7 @@ class Evaluator:
             known = any(r.content is not None for r in statement.redirects)
         if words[0].bare in QUIET and words[0].bare != "cd":
             known = True
+        known = known or statement.understood
         statement.understood = known
         return known
 
@@ -301,9 +242,14 @@ class Evaluator:
                 and value
                 and not any(not isinstance(p, Literal) for p in self.variables[name])
             ):
-                self.result.secrets.add(value)
+                self._secret(name, value)
         else:
             self.result.env.setdefault(name, "${" + name + "}")
+
+    def _secret(self, name: str, value: str) -> None:
+        if value:
+            self.result.secrets.add(value)
+            self.result.notes.append(not_stored(name))
 
     def _forget(self, name: str) -> None:
         self.variables.pop(name, None)
@@ -323,7 +269,7 @@ class Evaluator:
         if is_secret(name) and name in self.variables:
             value = self.variables[name]
             if all(isinstance(p, Literal) for p in value):
-                self.result.secrets.add("".join(p.text for p in value if isinstance(p, Literal)))
+                self._secret(name, "".join(p.text for p in value if isinstance(p, Literal)))
                 return (Reference(name),)
         match = re.match(r"(:?[-=+?])(.*)\Z", piece.rest, re.S)
         if name in self.variables and (not piece.rest or match):
@@ -338,6 +284,8 @@ class Evaluator:
             value = list(self._nested(match[2]))
             self.variables[name] = [Reference(name, ":-" + render(value))]
             return (Reference(name, ":-" + render(value)),)
+        if match and match[1][-1] == "-" and not piece.name[0].isidentifier():
+            return self._nested(match[2])
         if match and match[1][-1] == "-":
             return (Reference(piece.name, match[1] + render(self._nested(match[2]))),)
         return (piece,)
@@ -412,6 +360,18 @@ class Evaluator:
             before = self.result.files.get(path, "") if append else ""
             self.result.files[path] = before + content
 
+    def _piped_file(self, group: list[Statement]) -> None:
+        """`cat <<EOF | tee FILE`: the document goes into the file."""
+        for first, second in itertools.pairwise(group):
+            document = next((r for r in first.redirects if r.content is not None), None)
+            named = [f for w in second.words for f in self._plain_fields(w)]
+            if document is None or "tee" not in named[:2]:
+                continue
+            paths = [w for w in named if not w.startswith("-") and w not in ("sudo", "tee")]
+            if paths:
+                self.result.files[_path(paths[0])] = self._document(document)
+                first.understood = second.understood = True
+
     def _document(self, redirect: Redirect) -> str:
         content = redirect.content or ""
         if not redirect.expands:
@@ -427,7 +387,7 @@ class Evaluator:
             value = self._value(words[0], match.end())
             env[match[1]] = render(value)
             if is_secret(match[1]) and all(isinstance(p, Literal) for p in value):
-                self.result.secrets.add(render(value))
+                self._secret(match[1], render(value))
             del words[0]
         plain = [f for word in words for f in self._plain_fields(word)]
         found = find_invocation(plain)
@@ -441,7 +401,7 @@ class Evaluator:
         self, words: list[str], env: dict[str, str], statement: Statement
     ) -> Invocation | None:
         """`bash -c '…'` and its like: the text is a script of its own."""
-        if not words or self.depth > 3 or _name(words[0]) in TALKERS:
+        if not words or self.depth > 3 or program_name(words[0]) in TALKERS:
             return None
         for place in range(len(words) - 1, 0, -1):
             text = words[place]
@@ -458,11 +418,13 @@ class Evaluator:
             if not script.invocations:
                 continue
             found = script.invocations[0]
-            shell = next((i for i, w in enumerate(words[:place]) if _name(w) in SHELLS), place)
-            prefix, assigned = _prefix(words[:shell])
+            shell = next(
+                (i for i, w in enumerate(words[:place]) if program_name(w) in SHELLS), place
+            )
+            before, assigned = prefix(words[:shell])
             found.env = env | assigned | script.env | found.env
             found.line = statement.line
-            found.launcher = [*prefix, *found.launcher]
+            found.launcher = [*before, *found.launcher]
             self.result.before += script.before
             self.result.after += script.after
             if len(script.invocations) > 1:
@@ -477,10 +439,6 @@ class Evaluator:
 def unescaped(text: str) -> str:
     """Shell text out of the profile's notation: doubled dollars before a bracket are one again."""
     return re.sub(r"(?:\$\$)+(?=[{(])", lambda m: m.group(0)[: len(m.group(0)) // 2], text)
-
-
-def _name(word: str) -> str:
-    return posixpath.basename(word.replace("\\", "/")).removesuffix(".exe")
 
 
 def _path(name: str) -> str:
@@ -511,78 +469,3 @@ def _split(pieces: Text) -> list[list[Piece]]:
     if len(out) > 1 and not out[-1]:
         out.pop()
     return out
-
-
-def _prefix(words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Launcher words without the environment that they set (`env A=b`, `sudo A=b`, `-E A=b`)."""
-    env: dict[str, str] = {}
-    kept: list[str] = []
-    settable = True
-    valued = ""
-    for word in words:
-        name = _name(word)
-        setting = re.match(r"(?:--setenv=|--env=)?([A-Za-z_][A-Za-z0-9_]*)=", word)
-        if setting and (settable or kept[-1:] in (["-E"], ["--setenv"]) or word[0] == "-"):
-            if kept[-1:] in (["-E"], ["--setenv"]) and not settable:
-                kept.pop()
-            env[setting[1]] = word[setting.end() :]
-            continue
-        if valued:
-            valued = ""
-        elif word in ("$", "#", ">", "exec", "command", "and", "time", "builtin"):
-            continue
-        elif word.startswith("-"):
-            valued = word if settable and word in ("-u", "-g", "-C", "-D", "-h", "-p", "-U") else ""
-        elif name in ("env", "sudo", "doas"):
-            settable = True
-        else:
-            settable = False
-        kept.append(word)
-    while "env" in map(_name, kept):
-        place = [_name(w) for w in kept].index("env")
-        if kept[place + 1 : place + 2] and kept[place + 1].startswith("-"):
-            break
-        del kept[place]
-    return kept, env
-
-
-def find_invocation(words: list[str]) -> Invocation | None:
-    """The engine, daemon or container that these words start, if they start one."""
-    if not words or (_name(words[0]) in TALKERS and words[0] not in ("$",)):
-        return None
-    for place, word in enumerate(words):
-        name = _name(word)
-        following = words[place + 1 :]
-        found: Invocation | None = None
-        if name in CONTAINER_ENGINES:
-            run = following[1:] if following[:1] == ["container"] else following
-            if run[:1] == ["run"] or run[:1] == ["create"]:
-                found = Invocation("container", run[1:], name)
-            elif following[:1] == ["exec"]:
-                continue
-        elif name == "vllm" and following[:1] and following[0] in ("serve", "preload"):
-            found = Invocation(following[0], following[1:], word)
-        elif re.fullmatch(r"python[0-9.]*|\$\{PYTHON[^}]*\}", name):
-            found = _python(word, following)
-        if found is not None:
-            found.launcher, found.env = _prefix(words[:place])
-            return found
-    return None
-
-
-def _python(word: str, following: list[str]) -> Invocation | None:
-    """`python [-u …] -m module …` or `python …/bin/vllm serve …`."""
-    rest = list(following)
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        taken = 2 if rest[0] in ("-X", "-W") else 1
-        rest = rest[taken:]
-    if len(rest) > 1 and rest[0] == "-m":
-        if rest[1] in SERVER_MODULES:
-            return Invocation("server", rest[2:], word)
-        if rest[1] in CLI_MODULES and rest[2:3] and rest[2] in ("serve", "preload"):
-            return Invocation(rest[2], rest[3:], word)
-    elif len(rest) > 1 and _name(rest[0]) == "vllm" and rest[1] in ("serve", "preload"):
-        return Invocation(rest[1], rest[2:], rest[0])
-    elif rest and rest[0].endswith("api_server.py"):
-        return Invocation("server", rest[1:], word)
-    return None

@@ -39,6 +39,11 @@ def looks_secret(value: str) -> bool:
     return bool(_SHAPES.search(value))
 
 
+def not_stored(name: str, variable: str | None = None) -> str:
+    """The report's sentence for a literal secret that became a reference."""
+    return f"{name}: the secret was not stored; the profile reads it from ${variable or name}"
+
+
 def mask(text: str, known: Iterable[str] = ()) -> str:
     """The text without `known` secret values and without anything of a token's shape."""
     for value in sorted({v for v in known if len(v) > 5}, key=len, reverse=True):
