@@ -70,7 +70,7 @@ def listen(path: str) -> socket.socket:
         server.bind(path)
     finally:
         os.umask(mask)
-    server.listen(16)
+    server.listen(2 * CONNECTIONS)
     server.setblocking(False)
     return server
 
