@@ -81,12 +81,8 @@ class RankWindow:
             },
             kv_cache_usage=gauges.get("kv_cache_usage"),
             prefix_hit_rate=totals.ratio("prefix_hits", "prefix_queries"),
-            prompt_tokens_per_second=_or(
-                totals.rate("prompt_tokens"), gauges.get("prompt_tokens_per_second")
-            ),
-            tokens_per_second=_or(
-                totals.rate("generation_tokens"), gauges.get("tokens_per_second")
-            ),
+            prompt_tokens_per_second=self._tokens("prompt_tokens", "prompt_tokens_per_second"),
+            tokens_per_second=self._tokens("generation_tokens", "tokens_per_second"),
             preemptions_per_second=totals.rate("preemptions"),
             preemptions=_whole(preemptions),
             sleep_state=sample.sleep_state,
@@ -94,6 +90,17 @@ class RankWindow:
             over=tuple(over),
             extra=extras(sample, totals, lora),
         )
+
+    def _tokens(self, counter: str, old_gauge: str) -> float | None:
+        """Tokens per second; after a first answer only the 0 of an engine without requests is
+        known. V0 servers said the rate themselves."""
+        assert self.newest is not None
+        gauges, rate = self.newest.gauges, self.totals.rate(counter)
+        if rate is None:
+            rate = gauges.get(old_gauge)
+        if rate is None and gauges.get("running") == 0 and gauges.get("waiting") == 0:
+            return 0.0
+        return rate
 
 
 class EngineWindow:
@@ -238,10 +245,6 @@ def _busy(sample: RankSample) -> bool:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
-
-
-def _or(first: float | None, second: float | None) -> float | None:
-    return second if first is None else first
 
 
 def _total(ranks: tuple[RankLoad, ...], pick: Callable[[RankLoad], float | None]) -> float | None:

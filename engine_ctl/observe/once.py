@@ -1,0 +1,93 @@
+"""One look without a thread, for `stoker ps`: few imports, parallel scrapes, short time-outs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from engine_ctl.identity import boot_id
+from engine_ctl.model import HostView, Snapshot
+from engine_ctl.observe.units import UnitWatch
+from engine_ctl.paths import Dirs
+from engine_ctl.state.store import Store
+
+TIMEOUT_S = 0.5
+# Token rates need two samples. Taken only when some engine works at all.
+AGAIN_AFTER_S = 0.2
+
+
+def snapshot_once(
+    dirs: Dirs,
+    units: Iterable[str] | None = None,
+    *,
+    scrape: bool = True,
+    timeout_s: float = TIMEOUT_S,
+) -> Snapshot:
+    """Units as they are now. GPUs, events and alerts are left out, and of the host all but its
+    name: they cost imports and time (see Sampler.sample_once).
+
+    `units` restricts to these names. Token rates are unknown for an idle engine's first answer,
+    where 0 is what they are: an engine without requests makes no tokens.
+    """
+    store = Store(dirs)
+    boot = boot_id()
+    listing = store.list_units()
+    wanted = None if units is None else set(units)
+    watches = []
+    for record in listing.units:
+        if wanted is None or record.unit in wanted:
+            watch = UnitWatch(store, record.unit, remember=False)
+            watch.look(record, boot)
+            watch.read_log()
+            watches.append(watch)
+    if scrape:
+        _scrape(watches, timeout_s)
+    _look_for_drift(dirs, watches)
+    now, wall = time.monotonic(), time.time()
+    problems = (*listing.problems, *(watch.problem for watch in watches if watch.problem))
+    return Snapshot(
+        at=wall,
+        host=HostView("", 0, None, 0, 0),
+        units=tuple(watch.view(now, wall) for watch in watches),
+        problems=problems,
+    )
+
+
+def _scrape(watches: list[UnitWatch], timeout_s: float) -> None:
+    endpoints = {
+        watch.unit: endpoint for watch in watches if (endpoint := watch.endpoint()) is not None
+    }
+    if not endpoints:
+        return
+    from engine_ctl.metrics.scrape import Scraper
+
+    scraper = Scraper()
+    by_unit = {watch.unit: watch for watch in watches}
+    busy: dict[str, UnitWatch] = {}
+    try:
+        for attempt in range(2):
+            answers = scraper.poll(endpoints, timeout_s)
+            now, wall = time.monotonic(), time.time()
+            for unit, answer in answers.items():
+                by_unit[unit].take(answer, now, wall)
+            busy = {unit: by_unit[unit] for unit in answers if _busy(by_unit[unit], now)}
+            if attempt or not busy:
+                break
+            endpoints = {unit: endpoints[unit] for unit in busy}
+            time.sleep(AGAIN_AFTER_S)
+    finally:
+        scraper.close()
+
+
+def _busy(watch: UnitWatch, now: float) -> bool:
+    load = watch.load(now)
+    return load is not None and bool(load.running or load.waiting)
+
+
+def _look_for_drift(dirs: Dirs, watches: list[UnitWatch]) -> None:
+    from engine_ctl.observe.drift import DriftWatch
+
+    drift = DriftWatch(dirs)
+    for watch in watches:
+        if watch.run is not None and watch.spec is not None:
+            watch.drift = drift.of(watch.run, watch.spec.profile_path, watch.spec.created)

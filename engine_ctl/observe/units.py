@@ -1,0 +1,331 @@
+"""One unit over time: its current run, log, metrics and history, as a `UnitView`."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from engine_ctl.errors import Failed, NotFound
+from engine_ctl.model import (
+    STARTING,
+    EngineLoad,
+    Kind,
+    Phase,
+    PhaseMark,
+    Progress,
+    Reason,
+    UnitView,
+    Verdict,
+)
+from engine_ctl.observe import facts as run_facts
+from engine_ctl.observe.phase import note_of, phase_of
+from engine_ctl.state.records import RunSpec, UnitRecord
+from engine_ctl.state.store import Run, Store
+from engine_ctl.supervise.liveness import Liveness, gather, judge
+
+if TYPE_CHECKING:
+    from engine_ctl.metrics.connection import Endpoint
+    from engine_ctl.metrics.sample import Parser
+    from engine_ctl.metrics.scrape import Answer
+    from engine_ctl.metrics.window import EngineWindow
+    from engine_ctl.observe.facts import RunFacts, Typical
+    from engine_ctl.observe.runlog import RunLog
+
+LIMITS = ("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens")
+# Without an answer for so long the last figures are no longer shown.
+STALE_S = 10.0
+
+
+class UnitWatch:
+    """What is kept of a unit between two looks. One thread owns it."""
+
+    def __init__(self, store: Store, unit: str, *, remember: bool = True) -> None:
+        """`remember`: a thread samples again and again, so medians of earlier starts and
+        facts that nobody derived yet are worth their cost."""
+        self.unit = unit
+        self.record: UnitRecord | None = None
+        self.run: Run | None = None
+        self.spec: RunSpec | None = None
+        self.life: Liveness | None = None
+        self.facts: RunFacts | None = None
+        self.problem = ""
+        self.drift: tuple[str, ...] = ()
+        self.drift_known = False
+        self.window: EngineWindow | None = None
+        self._store = store
+        self._remember = remember
+        self._log: RunLog | None = None
+        self._parser: Parser | None = None
+        self._typical: Typical | None = None
+        self._limits: dict[str, float] | None = None
+        self._answer: Answer | None = None
+        self._answered: tuple[float, float] | None = None
+        self._settled = False
+
+    # ------------------------------------------------------------------ looking
+
+    def look(self, record: UnitRecord, boot: str) -> None:
+        """The unit's current run and whether it lives. Damaged records become `problem`."""
+        self.record = record
+        self.problem = ""
+        try:
+            run = self._store.current(self.unit)
+            if run != self.run:
+                self._turn_to(run)
+            if run is None or self.spec is None:
+                return
+            if not self._settled:
+                self.life = judge(gather(run, self.spec.kind, boot=boot))
+                self._settled = self.life.ended and not self.life.restarting
+        except (Failed, NotFound) as error:
+            self.problem = str(error)
+
+    def _turn_to(self, run: Run | None) -> None:
+        self.run, self.spec, self.life, self.facts = run, None, None, None
+        self._log, self._typical, self._limits = None, None, None
+        self._answer, self._answered, self._settled = None, None, False
+        self.drift, self.drift_known = (), False
+        if self.window is not None:
+            self.window.restart()
+        if run is not None:
+            self.spec = run.spec()
+
+    def endpoint(self) -> Endpoint | None:
+        """Where to ask for /health and /metrics now; None while there is nothing to ask."""
+        life, spec = self.life, self.spec
+        if life is None or spec is None or life.ended or not life.ready:
+            return None
+        if spec.kind not in (Kind.ENGINE, Kind.PRELOAD, Kind.FRONT):
+            return None
+        return endpoint_of(spec)
+
+    def read_log(self) -> None:
+        """Follow the log, and derive the facts once the run is ready and once it is over."""
+        run, spec, life = self.run, self.spec, self.life
+        if run is None or spec is None or life is None:
+            return
+        due = life.ready or life.ended
+        if due and (self.facts is None or (life.ended and not self.facts.ended)):
+            known = run_facts.load(run.dir)
+            if known is None or (life.ended and not known.ended):
+                known = run_facts.refresh(run.dir) or known
+            self.facts = known
+        if life.ended or spec.kind is Kind.STANDBY:
+            return
+        if self._log is None:
+            from engine_ctl.observe.runlog import RunLog
+
+            known_start = life.ready and self.facts is not None
+            self._log = RunLog(run.dir, spec.kind, spec.runtime_version, known=known_start)
+        self._log.poll(life.ready)
+        if self._remember and self._typical is None and not life.ready:
+            self._typical = run_facts.typical(self._store, run, spec, derive=True)
+
+    def take(self, answer: Answer | None, now: float, wall: float) -> None:
+        """An answer of the scraper (None: none in this tick) at monotonic time `now`."""
+        if answer is None:
+            return
+        self._answer = answer
+        if answer.metrics is None:
+            return
+        from engine_ctl.metrics.sample import Parser
+        from engine_ctl.metrics.window import EngineWindow
+
+        if self._parser is None:
+            self._parser = Parser()
+        if self.window is None:
+            self.window = EngineWindow()
+        self.window.add(self._parser.parse(answer.metrics), answer.at)
+        self._answered = (now, wall)
+
+    # ------------------------------------------------------------------ showing
+
+    def view(self, now: float, wall: float) -> UnitView:
+        """The unit at monotonic time `now`."""
+        record = self.record
+        profile = record.profile if record is not None else ""
+        kind = record.kind if record is not None else Kind.ENGINE
+        run, spec, life = self.run, self.spec, self.life
+        if run is None or spec is None or life is None:
+            return UnitView(
+                self.unit, kind, profile, note=self.problem, run=None if run is None else run.id
+            )
+        load = self.load(now)
+        healthy = self.healthy
+        log_phase = self._log.phase if self._log is not None else None
+        phase = phase_of(life, log_phase, healthy, load)
+        who = life.facts.identity
+        alive = not life.ended
+        elapsed = now - who.monotonic if who is not None and alive else None
+        marks = self._marks()
+        verdict, reasons = self._weights()
+        error = self._answer.error if self._answer is not None else ""
+        return UnitView(
+            unit=self.unit,
+            kind=kind,
+            profile=spec.profile or profile,
+            phase=phase,
+            phase_s=self._phase_s(phase, marks, elapsed, wall),
+            typical_s=self._typical_s(phase),
+            progress=self._progress(phase),
+            verdict=verdict,
+            reasons=reasons,
+            model=spec.served_name or spec.model,
+            host=spec.host,
+            port=spec.port,
+            pid=who.leader.pid if who is not None and alive else None,
+            gpus=tuple(gpu for gpu in spec.gpus if isinstance(gpu, int)),
+            load=load,
+            uptime_s=elapsed if life.ready else None,
+            start_s=self._start_s(),
+            elapsed_s=elapsed,
+            run=run.id,
+            log=str(run.log),
+            drift=self.drift,
+            cause=self.facts.cause if self.facts is not None and life.ended else None,
+            hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
+            note=self.problem or note_of(life, phase, kind, healthy, error),
+            runtime=spec.runtime,
+        )
+
+    @property
+    def healthy(self) -> bool | None:
+        """Whether /health said 200; None when it was not asked or did not answer."""
+        if self._answer is None or self._answer.health is None:
+            return None
+        return self._answer.health == 200
+
+    def load(self, now: float) -> EngineLoad | None:
+        """Figures of the last answer; None before the first and when it is too old."""
+        if self.window is None or self._answered is None or self.life is None or self.life.ended:
+            return None
+        at, wall = self._answered
+        if now - at > STALE_S:
+            return None
+        return self.window.load(wall, now, self.healthy)
+
+    def tick(self, load: EngineLoad | None) -> None:
+        """One second of history, also while there is nothing to record."""
+        if self.window is not None:
+            self.window.tick(load)
+
+    @property
+    def start_facts(self) -> dict[str, object]:
+        """What the log states about itself, as far as it was read."""
+        if self.facts is not None:
+            return self.facts.start
+        if self._log is None:
+            return {}
+        import msgspec
+
+        plain: dict[str, object] = msgspec.to_builtins(self._log.start.timeline.facts)
+        return plain
+
+    def _marks(self) -> tuple[PhaseMark, ...]:
+        if self._log is not None and not (self.facts is not None and self.facts.phases):
+            return self._log.start.timeline.marks()
+        return self.facts.phases if self.facts is not None else ()
+
+    def _weights(self) -> tuple[Verdict | None, tuple[Reason, ...]]:
+        """The verdict of the start, and what the log said about the weights since."""
+        verdict, reasons = (
+            (self.facts.verdict, self.facts.reasons) if self.facts is not None else (None, ())
+        )
+        if self._log is None:
+            return verdict, reasons
+        later, more = self._log.start.weights.result()
+        if self.facts is None:
+            return later, more
+        return verdict, reasons + tuple(reason for reason in more if reason not in reasons)
+
+    def _start_s(self) -> float | None:
+        life = self.life
+        if life is not None and life.facts.ready is not None:
+            return life.facts.ready.seconds
+        return self.facts.start_s if self.facts is not None else None
+
+    def _phase_s(
+        self, phase: Phase, marks: tuple[PhaseMark, ...], elapsed: float | None, wall: float
+    ) -> float | None:
+        life = self.life
+        assert life is not None
+        if elapsed is None:
+            return None
+        if phase is Phase.READY:
+            ready = life.facts.ready
+            return None if ready is None else max(0.0, elapsed - ready.seconds)
+        if phase in (Phase.STOPPING, Phase.DRAINING) and life.facts.request is not None:
+            return max(0.0, wall - life.facts.request.at)
+        for mark in reversed(marks):
+            if mark.phase is phase:
+                return max(0.0, elapsed - mark.start_s)
+        return elapsed if phase is Phase.IMPORTING else None
+
+    def _typical_s(self, phase: Phase) -> float | None:
+        return None if self._typical is None else self._typical.phases.get(phase)
+
+    def _progress(self, phase: Phase) -> Progress | None:
+        if self._log is None or phase not in STARTING:
+            return None
+        return self._log.start.timeline.progress
+
+    def _hints(self, load: EngineLoad | None) -> tuple[str, ...]:
+        if load is None:
+            return ()
+        from engine_ctl.metrics.hints import hints, words
+
+        if self._limits is None:
+            self._limits = self._read_limits()
+        return tuple(words(hint) for hint in hints(load, self._limits))
+
+    def _read_limits(self) -> dict[str, float]:
+        """Scheduler limits that the engine was started with, from its own log line."""
+        text = self.start_facts.get("args")
+        try:
+            args = ast.literal_eval(text) if isinstance(text, str) else {}
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return {}
+        if not isinstance(args, dict):
+            return {}
+        return {
+            name: float(args[name])
+            for name in LIMITS
+            if isinstance(args.get(name), int) and not isinstance(args[name], bool)
+        }
+
+
+def endpoint_of(spec: RunSpec) -> Endpoint | None:
+    """Where a run answers /health, out of its spec; None when it answers nowhere."""
+    from engine_ctl.metrics.connection import Endpoint
+
+    uds = _option(spec.argv, "--uds")
+    if uds is not None and spec.kind is Kind.ENGINE:
+        return Endpoint("", 0, uds=uds)
+    url = spec.ready_url or ""
+    scheme, found, rest = url.partition("://")
+    if found and scheme in ("http", "https"):
+        place = rest.partition("/")[0]
+        host, _, port = place.rpartition(":")
+        if port.isdecimal():
+            tls = scheme == "https" or _option(spec.argv, "--ssl-keyfile") is not None
+            return Endpoint(host.strip("[]"), int(port), tls=tls)
+    if spec.port is not None and spec.kind is not Kind.PRELOAD:
+        return Endpoint(spec.host or "", spec.port)
+    return None
+
+
+def _option(argv: list[str], name: str) -> str | None:
+    for index, argument in enumerate(argv):
+        if argument == name and index + 1 < len(argv):
+            return argv[index + 1]
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+    return None
+
+
+def with_memory(view: UnitView, size: int | None, gpus: tuple[int, ...]) -> UnitView:
+    """The view with what its processes hold, and the GPUs that they hold it on."""
+    if size is None and not gpus:
+        return view
+    return replace(view, memory_bytes=size, gpus=gpus or view.gpus)
