@@ -37,7 +37,7 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
                     if _still_wanted(ended):
                         _become_next(ended, attempt, script)
                 except OSError as error:
-                    sys.stderr.write(f"cannot start again: {error}\n")
+                    disk.complain(f"cannot start again: {error}")
                     due = time.monotonic() + SLOW_S
                 os.close(lock)
             left = 0.1

@@ -113,6 +113,14 @@ def try_lock(path: str, command: str | None = None) -> int | None:
     return fd
 
 
+def complain(text: str) -> None:
+    """A line for shim.err; lost when the disk is full."""
+    try:
+        os.write(2, text.encode() + b"\n")
+    except OSError:
+        pass
+
+
 def event(state: str, unit: str, text: str, severity: str = "info") -> None:
     """Append to events.jsonl (shape: engine_ctl.model.Event); lost when it cannot be written."""
     line = json.dumps(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,19 @@ class Reaped:
     remaining: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The live run that a process belongs to. `loose`: it is below the run's shim, but not below
+    its leader nor in its session."""
+
+    run: str
+    directory: str
+    loose: bool
+
+
 def owners(store: Store) -> dict[int, str]:
     """Run id by pid, of every process of every live run (shims, leaders and all below)."""
-    processes = procs.table()
-    return {pid: run for pid, (run, _) in _live(store, processes).items()}
+    return {pid: owner.run for pid, owner in _live(store, procs.table()).items()}
 
 
 def find(store: Store) -> list[Orphan]:
@@ -46,23 +55,26 @@ def find(store: Store) -> list[Orphan]:
     deleted), or that are left in the session of such a run. One look at /proc."""
     processes = procs.table()
     live = _live(store, processes)
-    units = os.path.realpath(store.units_dir) + "/"
-    running = {directory for _, directory in live.values()}
+    units = str(store.units_dir)
+    running = {owner.directory for owner in live.values()}
     me = os.geteuid()
     ours = _ancestors(os.getpid(), processes)
     found = []
     for proc in processes.values():
-        if proc.uid != me or proc.pid in live or proc.pid in ours or proc.state in "ZX":
+        owner = live.get(proc.pid)
+        if proc.uid != me or proc.pid in ours or proc.state in "ZX":
+            continue
+        if owner is not None and not owner.loose:
             continue
         mark = procs.run_dir_of(proc.pid)
-        if mark is None or not mark.startswith(units):
+        if mark is None or not mark.startswith(units + "/"):
             continue
         directory: str | None = mark
         if mark in running:
-            # Marked by a live run that it does not descend from: that run will sweep it, unless
-            # it is what is left of an engine that a standby forked.
+            # The run with this mark will sweep it, unless it is what is left of an engine that
+            # the run, a standby, has forked.
             directory = _session_owner(units, proc)
-        if directory is not None and directory not in running and not _beginning(directory):
+        if directory is not None and directory not in running and not _held(directory):
             run = _run_id(directory)
             unit = run.rpartition("/")[0]
             found.append(Orphan(proc.pid, proc.start, run, unit, _command(proc)))
@@ -86,39 +98,34 @@ def reap(orphans: list[Orphan]) -> Reaped:
     return Reaped(tuple(pid for pid in wanted if pid not in remaining), tuple(remaining))
 
 
-def _live(store: Store, processes: dict[int, Proc]) -> dict[int, tuple[str, str]]:
-    """(run id, run directory) by pid. The nearest run above a process owns it."""
+def _live(store: Store, processes: dict[int, Proc]) -> dict[int, _Owner]:
+    """Owner by pid: by the leader's session, else the nearest leader or shim above it."""
     boot = procs.boot_id()
-    units = os.path.realpath(store.units_dir)
-    roots: dict[int, tuple[str, str]] = {}
-    sessions: dict[int, tuple[str, str]] = {}
-    for record in procs.open_runs(units):
+    roots: dict[int, _Owner] = {}
+    sessions: dict[int, _Owner | None] = {}
+    for record in procs.open_runs(str(store.units_dir)):
         run = str(record.get("run", ""))
         unit, _, number = run.rpartition("/")
-        who = (run, f"{units}/{unit}/runs/{number}")
+        directory = f"{store.units_dir}/{unit}/runs/{number}"
         for role in ("shim", "leader"):
             proc = procs.find(record.get(role), processes, boot)
-            if proc is not None:
-                roots[proc.pid] = who
-                if role == "leader":
-                    sessions[proc.sid] = who
-    owned: dict[int, tuple[str, str]] = {}
-    for pid in processes:
-        owner = _nearest(pid, processes, roots)
-        if owner is None:
-            owner = sessions.get(processes[pid].sid)
+            if proc is None:
+                continue
+            roots[proc.pid] = _Owner(run, directory, loose=role == "shim")
+            if role == "leader":
+                shared = proc.sid in sessions
+                sessions[proc.sid] = None if shared else _Owner(run, directory, loose=False)
+    owned: dict[int, _Owner] = {}
+    for pid, proc in processes.items():
+        line = _ancestors(pid, processes)
+        nearest = next((roots[above] for above in line if above in roots), None)
+        if pid in roots:
+            owned[pid] = replace(roots[pid], loose=False)
+            continue
+        owner = sessions.get(proc.sid) or nearest
         if owner is not None:
             owned[pid] = owner
     return owned
-
-
-def _nearest(
-    pid: int, processes: dict[int, Proc], roots: dict[int, tuple[str, str]]
-) -> tuple[str, str] | None:
-    for ancestor in _ancestors(pid, processes):
-        if ancestor in roots:
-            return roots[ancestor]
-    return None
 
 
 def _ancestors(pid: int, processes: dict[int, Proc]) -> list[int]:
@@ -131,18 +138,21 @@ def _ancestors(pid: int, processes: dict[int, Proc]) -> list[int]:
 
 
 def _session_owner(units: str, proc: Proc) -> str | None:
-    for path in Path(units).glob("*/runs/*/exit.json"):
-        record: dict[str, Any] = disk.read_json(str(path.with_name("identity.json"))) or {}
-        if record.get("session") != proc.sid:
+    """The run of this boot in whose session a process is, and that it cannot have come after."""
+    boot = procs.boot_id()
+    for path in Path(units).glob("*/runs/*/identity.json"):
+        record: dict[str, Any] = disk.read_json(str(path)) or {}
+        leader = record.get("leader") or {}
+        if record.get("session") != proc.sid or leader.get("boot") != boot:
             continue
-        ended = disk.read_json(str(path)) or {}
-        if ended.get("boot") == procs.boot_id() and proc.start <= (ended.get("ended_ticks") or 0):
+        ended = disk.read_json(str(path.with_name("exit.json")))
+        if ended is None or proc.start <= (ended.get("ended_ticks") or 0):
             return str(path.parent)
     return None
 
 
-def _beginning(directory: str) -> bool:
-    """True while a shim holds a run: it is starting it, or about to sweep."""
+def _held(directory: str) -> bool:
+    """True while a shim is about to start the run, or to sweep it."""
     lock = is_locked(Path(directory, "shim.lock"))
     return lock and not os.path.exists(f"{directory}/exit.json")
 

@@ -110,14 +110,14 @@ def descendants(
 
 
 def foreign(run_dir: str, processes: dict[int, Proc], boot: str) -> set[int]:
-    """Pids of the shims and leaders of other runs that have not ended, and all below them."""
+    """Pids of the shims and leaders of other runs that have not ended."""
     roots = set()
     for record in open_runs(units_of(run_dir), run_dir):
         for role in ("shim", "leader"):
             proc = find(record.get(role), processes, boot)
             if proc is not None:
                 roots.add(proc.pid)
-    return roots | descendants(roots, processes, ())
+    return roots
 
 
 def members(
@@ -135,25 +135,33 @@ def members(
     given to others since, so a member must carry a mark of this state directory as well."""
     processes = table()
     boot = boot_id()
-    others = foreign(run_dir, processes, boot)
     leader = identity_record.get("leader") or {}
     same_boot = leader.get("boot") == boot
     shim = find(identity_record.get("shim"), processes, boot)
     head = find(leader, processes, boot)
     roots = [proc.pid for proc in (shim, head) if proc is not None]
+    strangers = foreign(run_dir, processes, boot)
+    # A standby is above the engines that it has forked: not into what is below this run.
+    others = strangers | descendants(strangers, processes, roots)
     found = descendants(roots, processes, others)
     if head is not None:
         found.add(head.pid)
     found.update(pid for pid, start in known if pid in processes and processes[pid].start == start)
     session = _session(identity_record, processes) if same_boot else None
+    if session in {processes[pid].sid for pid in strangers}:
+        session = None
     state = units_of(run_dir) + "/"
     me = os.geteuid()
     for proc in processes.values():
-        if proc.uid != me or proc.pid in found or proc.pid in others:
+        if proc.uid != me or proc.pid in found or proc.pid in strangers:
             continue
         mark = run_dir_of(proc.pid) or ""
-        in_session = session is not None and proc.sid == session
-        if mark == run_dir or (in_session and (not strict or mark.startswith(state))):
+        # The session first: what an engine leaves behind may have become a child of the shim of
+        # the standby that forked it, and carries the standby's mark.
+        if session is not None and proc.sid == session:
+            if not strict or mark.startswith(state):
+                found.add(proc.pid)
+        elif mark == run_dir and proc.pid not in others:
             found.add(proc.pid)
     found -= {os.getpid(), *exclude}
     if shim is not None:

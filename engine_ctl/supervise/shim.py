@@ -93,7 +93,10 @@ def main(arguments: list[str]) -> int:
     except SpawnError as error:
         if "--watch" not in flags:
             watcher.error, watcher.leader = str(error), 0
-            watcher.end()
+            try:
+                watcher.end()
+            except OSError:
+                pass  # a full disk: the launcher hears it all the same
         if "--lock" in option:
             os.close(option["--lock"])  # before the launcher goes on
         watcher.report(f"error {error}")

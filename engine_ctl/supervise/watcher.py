@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import struct
-import sys
 import time
 
 from engine_ctl.supervise import disk, policy, procs, trim
@@ -169,7 +168,7 @@ class Watcher:
             try:
                 probe = Probe(url)
             except ValueError as error:
-                sys.stderr.write(f"{error}\n")
+                disk.complain(str(error))
         clock = _Clock(self.path("clock"), self.path("log"), self.began)
         slow_at = 0.0
         while not self._ended():

@@ -1,0 +1,678 @@
+"""Runs of real processes: starting, stopping, restarting, adopting, reaping.
+
+On full disks and with odd clocks too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine_ctl import atomic, identity
+from engine_ctl.errors import Busy, Failed
+from engine_ctl.identity import Identity
+from engine_ctl.model import Kind
+from engine_ctl.state import events
+from engine_ctl.state.records import RunIdentity
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import launch, liveness, orphans, procs
+from engine_ctl.supervise.liveness import Life
+from engine_ctl.supervise.stop import Step, stop
+from profiles.model import EnvRef, Stop
+from tests.standin.rig import Rig, free_port, restart, rig, until
+
+__all__ = ["rig"]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bystander() -> Iterator[Identity]:
+    """A process of somebody else, which must live through everything."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    who = identity.identify(process.pid)
+    assert who is not None
+    yield who
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def marked(run: Run) -> list[int]:
+    """Pids that carry the run's mark."""
+    return [pid for pid in procs.table() if procs.run_dir_of(pid) == str(run.dir)]
+
+
+# Starting
+
+
+def test_a_start_is_recorded_and_becomes_ready(rig: Rig) -> None:
+    run = rig.ready("--bind-after", "0.2", "--ready-after", "0.4", "--lines", "50")
+    who, ready = run.identity(), run.ready()
+    assert who is not None and ready is not None
+    assert identity.alive(who.leader) and identity.alive(who.shim)
+    assert who.session == who.leader.pid == os.getsid(who.leader.pid)
+    assert 0.4 <= ready.seconds < 20
+    samples = list(struct.iter_unpack("<QQ", (run.dir / "clock").read_bytes()))
+    assert samples == sorted(samples) and len(samples) >= 2
+    # The log grows once more, by `healthy`, after the answer that made it ready.
+    assert 50 * 100 <= samples[-1][1] <= run.log.stat().st_size
+    assert liveness.look(run).ready
+    shim = procs.look(who.shim.pid)
+    assert shim is not None and shim.sid != os.getsid(0)
+
+
+def test_marks_in_the_environment_and_secrets_by_reference(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SECRET", "s3cret-value")
+    run = rig.start("--print-env", "TOKEN", env_refs={"TOKEN": EnvRef(from_env="MY_SECRET")})
+    until(lambda: "env TOKEN=s3cret-value" in run.log.read_text())
+    assert marked(run) == [rig.pids(run)["leader"]]
+    for path in rig.dirs.state.rglob("*"):
+        if path.is_file() and path != run.log:
+            assert b"s3cret-value" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"argv": ["/no/such/program"]}, "cannot run /no/such/program: No such file or directory"),
+        ({"argv": ["/etc/passwd"]}, "cannot run /etc/passwd: Permission denied"),
+        ({"argv": []}, "the run has no command"),
+        ({"cwd": "/no/such/place"}, "cannot enter the directory /no/such/place: No such file"),
+        ({"env_refs": {"T": EnvRef(from_env="NOT_SET_ANYWHERE")}}, "which is not set"),
+    ],
+)
+def test_a_start_that_fails_is_one_line_and_an_exit_record(
+    rig: Rig, fields: dict[str, object], message: str
+) -> None:
+    run = rig.prepare(restart=restart(), **fields)
+    with pytest.raises(Failed, match=message):
+        launch.launch(run)
+    record = run.exit()
+    assert record is not None and record.error is not None and message in record.error
+    life = liveness.look(run)
+    assert life.life is Life.FAILED and not life.restarting and message in life.note
+    assert marked(run) == []
+    assert message in events.last(rig.dirs, 1)[0].text
+
+
+def test_a_damaged_spec_is_a_failed_start(rig: Rig) -> None:
+    run = rig.prepare()
+    (run.dir / "spec.json").write_text("{")
+    with pytest.raises(Failed, match="missing or damaged"):
+        launch.launch(run)
+    assert run.exit() is not None
+
+
+def test_one_run_has_one_shim(rig: Rig) -> None:
+    run = rig.start()
+    with pytest.raises(Busy):
+        launch.launch(run)
+    assert not launch.adopt(run)
+    assert len(marked(run)) == 1
+
+
+def test_not_ready_in_time_is_a_failure(rig: Rig) -> None:
+    run = rig.start("--ready-after", "1000", port=free_port(), ready_timeout_s=0.3)
+    record = rig.ended(run)
+    assert record.error == "not ready within 0.3 s" and not record.requested
+    assert rig.life(run) is Life.FAILED
+
+
+# Stopping
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ((), "ask"),
+        (("--lose-terms", "1"), "ask again"),
+        (("--ignore-term", "--children-ignore-term", "--setsid", "--depth", "2"), "kill"),
+    ],
+)
+def test_the_ladder(rig: Rig, options: tuple[str, ...], how: str) -> None:
+    run = rig.ready(*options, children=1)
+    steps: list[Step] = []
+    done = stop(run, by="test", reason="because", on_step=steps.append)
+    assert done.how == how
+    names = [step.name for step in steps]
+    ladder = ["ask", "ask again", "kill"]
+    assert names == [*ladder[: ladder.index(how) + 1], "verify", "ended"]
+    assert marked(run) == []
+    request, record = run.request(), run.exit()
+    assert request is not None and (request.by, request.reason) == ("test", "because")
+    assert record is not None and record.requested
+    assert rig.life(run) is Life.EXITED
+    again = stop(run, by="somebody else")
+    assert again.how == "already"
+    assert run.request() == request
+    assert orphans.find(rig.store) == []
+
+
+def test_draining_waits_for_requests(rig: Rig) -> None:
+    run = rig.ready()
+    asked = iter([False, False, True])
+    steps: list[Step] = []
+    ladder = Stop(drain_s=1000, ask_s=5)
+    done = stop(run, ladder=ladder, drained=lambda: next(asked), on_step=steps.append)
+    assert [step.name for step in steps] == ["drain", "ask", "verify", "ended"]
+    assert done.how == "ask"
+
+
+def test_no_patience_kills_at_once(rig: Rig) -> None:
+    run = rig.ready("--ignore-term")
+    assert stop(run, ladder=Stop(ask_s=0, ask_again_s=0)).how == "kill"
+
+
+def test_a_signal_to_the_shim_ends_its_run(rig: Rig) -> None:
+    run = rig.ready("--ignore-term", restart=restart())
+    who = run.identity()
+    assert who is not None
+    os.kill(who.shim.pid, signal.SIGTERM)
+    record = rig.ended(run)
+    assert record.requested and record.restart_in_s is None
+    assert rig.life(run) is Life.EXITED
+
+
+def test_two_stops_at_once(rig: Rig) -> None:
+    run = rig.ready("--lose-terms", "2", children=2)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(stop(run))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    assert rig.life(run) is Life.EXITED
+
+
+# The restart policy
+
+
+def test_restarts_until_they_are_used_up(rig: Rig) -> None:
+    first = rig.start("--exit-after", "0", "--code", "3", restart=restart(max=2))
+    runs = until(lambda: len(made := rig.store.runs("demo")) == 3 and made)
+    last = rig.ended(runs[2])
+    assert last.gave_up and last.restart_in_s is None
+    assert [rig.ended(run).restart_in_s for run in runs[:2]] == [0.05, 0.1]
+    assert [run.spec().attempt for run in runs] == [1, 2, 3]
+    assert [run.spec().predecessor for run in runs] == [None, first.id, runs[1].id]
+    assert rig.store.current("demo") == runs[2]
+    identities = [run.identity() for run in runs]
+    assert len({who.shim for who in identities if who}) == 1, "the shim replaces itself"
+    assert len({who.leader for who in identities if who}) == 3
+    assert [rig.life(run) for run in runs] == [Life.FAILED] * 3
+    texts = [event.text for event in events.last(rig.dirs, 10, unit="demo")]
+    assert texts[0].endswith("status 3 without being asked to; next start in 0.05 s")
+    assert texts[1] == "demo/1 is started again as demo/2"
+    assert texts[-1].endswith("restarts are used up")
+
+
+def test_status_0_is_restarted_and_the_next_run_is_the_same(rig: Rig) -> None:
+    run = rig.start("--exit-0-with-child", children=1, restart=restart(), env={"MARK": "kept"})
+    rig.kill(rig.pids(run)["child0"])
+    second = rig.next_run(run)
+    until(lambda: "child0" in rig.pids(second))
+    assert second.spec().env == {"MARK": "kept"}
+    assert stop(second).how == "ask"
+
+
+def test_a_stop_during_backoff_is_noticed_at_once(rig: Rig) -> None:
+    run = rig.start("--exit-after", "0", restart=restart(backoff_s=50.0))
+    rig.ended(run)
+    assert liveness.look(run).restarting
+    with rig.store.lock("demo"):
+        done = stop(run, by="test")
+    assert done.how == "already" and done.seconds < 5
+    who = run.identity()
+    assert who is not None and not identity.alive(who.shim)
+    life = liveness.look(run)
+    assert life.life is Life.FAILED and not life.restarting
+    assert rig.store.runs("demo") == [run]
+
+
+def test_a_unit_that_went_on_is_not_restarted(rig: Rig) -> None:
+    run = rig.start("--exit-after", "0", restart=restart(backoff_s=0.3))
+    rig.ended(run)
+    with rig.store.lock("demo"):
+        other = rig.store.new_run(rig.spec())
+        rig.store.set_current(other)
+        launch.launch(other)
+    who = run.identity()
+    assert who is not None and identity.wait_gone(who.shim, 20)
+    assert rig.store.runs("demo") == [run, other]
+
+
+def test_a_restart_waits_for_the_operation_that_holds_the_unit(rig: Rig) -> None:
+    run = rig.prepare("--exit-after", "0", restart=restart(backoff_s=0.01))
+    with rig.store.lock("demo"):
+        launch.launch(run)
+        rig.ended(run)
+        time.sleep(0.3)  # several times the delay
+        assert rig.store.runs("demo") == [run]
+    rig.next_run(run)
+
+
+# Adoption
+
+
+def test_an_adopted_run_is_restarted_by_policy_and_its_tree_swept(rig: Rig) -> None:
+    run = rig.ready("--setsid", "--children-ignore-term", children=2, restart=restart())
+    rig.kill_shim(run)
+    assert launch.adopt(run)
+    rig.kill(rig.pids(run)["leader"])
+    record = rig.ended(run)
+    assert (record.code, record.signal) == (None, None)
+    assert set(record.swept) == {rig.pids(run)["child0"], rig.pids(run)["child1"]}
+    second = rig.next_run(run)
+    until(second.ready)
+    assert second.identity() is not None and not second.identity().adopted
+
+
+def test_an_adopted_run_is_stopped_as_any_other(rig: Rig) -> None:
+    run = rig.ready(children=1)
+    rig.kill_shim(run)
+    assert launch.adopt(run)
+    assert stop(run).how == "ask"
+    assert rig.life(run) is Life.EXITED and marked(run) == []
+
+
+def test_many_adopt_at_once_one_wins(rig: Rig) -> None:
+    run = rig.ready()
+    rig.kill_shim(run)
+    results: list[bool] = []
+    threads = [threading.Thread(target=lambda: results.append(launch.adopt(run))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [False, False, False, True]
+
+
+# The standby: a process that forks engines whose shim it does not stay
+
+
+STANDBY = """
+import os, signal, sys
+def become(number, frame):
+    pid = os.fork()
+    if pid:
+        return
+    os.setsid()
+    engine = os.fork()
+    if engine == 0:
+        os.setsid()
+        log = os.open(sys.argv[1] + "/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(log, 1)
+        child = os.fork()
+        os.write(1, b"pid %s %d\\n" % (b"leader" if child else b"child0", os.getpid()))
+        signal.signal(signal.SIGUSR2, lambda *_: os._exit(7))
+        while True:
+            signal.pause()
+    os.execv(sys.argv[2], [*sys.argv[2:], "--child", str(engine)])
+signal.signal(signal.SIGUSR1, become)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print("pid leader", os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def start_by_standby(rig: Rig) -> tuple[Run, Run]:
+    run = rig.prepare(unit="chat", restart=restart(), via="standby")
+    command = [sys.executable, "-c", STANDBY, str(run.dir), *launch.shim_command(run)]
+    standby = rig.prepare(unit="warm", kind=Kind.STANDBY, argv=command)
+    launch.launch(standby)
+    until(lambda: "leader" in rig.pids(standby))
+    os.kill(rig.pids(standby)["leader"], signal.SIGUSR1)
+    until(lambda: len(rig.pids(run)) == 2 and run.identity())
+    return standby, run
+
+
+def test_a_shim_takes_over_the_child_of_a_standby(rig: Rig) -> None:
+    _, run = start_by_standby(rig)
+    who = run.identity()
+    assert who is not None and not who.adopted
+    assert who.leader.pid == rig.pids(run)["leader"]
+    os.kill(who.leader.pid, signal.SIGUSR2)
+    record = rig.ended(run)
+    assert (record.code, record.swept) == (7, [rig.pids(run)["child0"]])
+    second = rig.next_run(run)
+    assert second.spec().via == "spawn"
+
+
+def test_the_end_of_a_standby_is_not_the_end_of_its_engines(rig: Rig) -> None:
+    # They carry the standby's mark and its shim is above them.
+    standby, run = start_by_standby(rig)
+    owners = orphans.owners(rig.store)
+    assert {owners[pid] for pid in rig.pids(run).values()} == {run.id}
+    assert stop(standby).how == "ask"
+    assert rig.life(run) is Life.RUNNING
+    assert all(procs.look(pid) for pid in rig.pids(run).values())
+    assert orphans.find(rig.store) == []
+    assert stop(run).how == "ask"
+    assert not any(identity.identify(pid) for pid in rig.pids(run).values())
+
+
+def test_an_engine_is_adopted_while_its_standby_lives(rig: Rig) -> None:
+    # Without its shim, an engine and later its children belong to the standby's shim.
+    standby, run = start_by_standby(rig)
+    rig.kill_shim(run)
+    assert rig.life(run) is Life.ORPHANED
+    assert orphans.find(rig.store) == []
+    assert launch.adopt(run)
+    rig.kill(rig.pids(run)["leader"])
+    assert rig.ended(run).swept == [rig.pids(run)["child0"]]
+    assert rig.life(standby) is Life.RUNNING
+
+
+def test_what_an_engine_of_a_live_standby_left_behind_is_an_orphan(rig: Rig) -> None:
+    standby, run = start_by_standby(rig)
+    who = run.identity()
+    assert who is not None
+    rig.kill_shim(run)
+    rig.kill(who.leader.pid)
+    assert identity.wait_gone(who.leader, 20)
+    assert rig.life(run) is Life.LOST
+    child = rig.pids(run)["child0"]
+    # It carries the standby's mark and is a child of the standby's shim.
+    until(lambda: procs.look(child).ppid == standby.identity().shim.pid)
+    (orphan,) = orphans.find(rig.store)
+    assert (orphan.pid, orphan.run, orphan.unit) == (child, run.id, "chat")
+    assert orphans.reap([orphan]).ended == (child,)
+    assert orphans.find(rig.store) == []
+    assert rig.life(standby) is Life.RUNNING
+
+
+def test_a_run_that_starts_other_runs_does_not_take_them_along(rig: Rig) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pathlib import Path\n"
+        "from tests.standin.rig import Rig\n"
+        f"rig = Rig(Path({str(rig.root)!r})); rig.start(unit='inner')\n"
+        "print('pid leader', __import__('os').getpid(), flush=True)\n"
+        "import time; time.sleep(1000)\n"
+    )
+    outer = rig.prepare(unit="outer", kind=Kind.BENCH, argv=[sys.executable, "-c", code])
+    launch.launch(outer)
+    until(lambda: rig.pids(outer))
+    inner = rig.store.current("inner")
+    assert inner is not None
+    assert stop(outer).swept == ()
+    assert rig.life(inner) is Life.RUNNING
+    shim = inner.identity()
+    assert shim is not None and procs.run_dir_of(shim.shim.pid) is None
+
+
+# Identity
+
+
+def forge(rig: Rig, leader: Identity, session: int | None = None) -> Run:
+    """A run whose records speak of a process that is not its own, as after a reuse of the pid."""
+    run = rig.prepare()
+    gone = Identity(identity.boot_id(), leader.pid, 1)
+    record = RunIdentity(
+        run=run.id,
+        shim=gone,
+        leader=leader,
+        session=session or leader.pid,
+        started=0.0,
+        monotonic=0.0,
+    )
+    atomic.write_record(run.dir / "identity.json", record)
+    return run
+
+
+def test_a_reused_pid_is_left_alone(rig: Rig, bystander: Identity) -> None:
+    before = Identity(bystander.boot, bystander.pid, bystander.start_ticks - 1)
+    run = forge(rig, before)
+    assert rig.life(run) is Life.LOST
+    assert procs.members(str(run.dir), msgspec.to_builtins(run.identity())) == []
+    assert stop(run).how == "already"
+    assert not launch.adopt(run)
+    assert orphans.find(rig.store) == []
+    assert bystander.pid not in orphans.owners(rig.store)
+    assert orphans.reap(
+        [orphans.Orphan(bystander.pid, before.start_ticks, "demo/1", "demo", "sleep")]
+    ).ended == (bystander.pid,)
+    assert identity.alive(bystander)
+
+
+def test_another_boot_is_another_world(rig: Rig, bystander: Identity) -> None:
+    run = forge(rig, Identity("another boot", bystander.pid, bystander.start_ticks))
+    life = liveness.look(run)
+    assert (life.life, life.note) == (Life.LOST, "the machine was restarted")
+    assert stop(run).how == "already"
+    assert not launch.adopt(run)
+    assert orphans.find(rig.store) == []
+    assert identity.alive(bystander)
+    with rig.store.lock("demo"):
+        following = rig.store.new_run(rig.spec())
+        rig.store.set_current(following)
+        launch.launch(following)
+    assert rig.life(following) is Life.RUNNING
+
+
+def test_orphans_of_removed_units_are_found(rig: Rig) -> None:
+    run = rig.ready("--setsid", children=1)
+    pids = set(rig.pids(run).values())
+    rig.kill_shim(run)
+    rig.store.remove("demo")
+    found = orphans.find(rig.store)
+    assert {orphan.pid for orphan in found} == pids
+    assert set(orphans.reap(found).ended) == pids
+    assert orphans.find(rig.store) == []
+
+
+def test_the_same_run_id_in_another_state_directory_is_another_run(
+    rig: Rig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = Rig(tmp_path_factory.mktemp("other"))
+    try:
+        theirs = other.start(children=1)
+        ours = rig.start(children=1)
+        assert ours.id == theirs.id
+        stop(ours)
+        assert other.life(theirs) is Life.RUNNING
+        assert orphans.find(rig.store) == []
+        assert len(marked(theirs)) == 2
+    finally:
+        other.clean()
+
+
+# Two at once
+
+
+def test_many_operations_on_one_unit_make_one_leader(rig: Rig) -> None:
+    rig.store.create("demo", Kind.ENGINE)
+    code = """
+from engine_ctl.state.store import Store
+print('here', flush=True); sys.stdin.readline()
+try:
+    with store.lock('demo', command='start'):
+        current = store.current('demo')
+        if current is not None and not liveness.look(current).ended:
+            print('running'); sys.exit()
+        run = store.new_run(rig.spec()); store.set_current(run); launch.launch(run)
+        print('started', flush=True)
+except Busy as busy:
+    print('busy' if 'held by pid' in str(busy) else busy)
+"""
+    with contextlib.ExitStack() as stack:
+        read, write = os.pipe()
+        with contextlib.suppress(OSError):
+            saved = os.dup(0)
+        os.dup2(read, 0)
+        try:
+            consoles = [stack.enter_context(rig.console(code)) for _ in range(4)]
+        finally:
+            os.dup2(saved, 0)
+            os.close(saved)
+            os.close(read)
+        for console in consoles:
+            assert console.stdout is not None and console.stdout.readline() == "here\n"
+        os.write(write, b"go\n" * 4)
+        os.close(write)
+        words = [console.stdout.read().strip() for console in consoles if console.stdout]
+    assert words.count("started") == 1
+    assert set(words) <= {"started", "running", "busy"}
+    (run,) = rig.store.runs("demo")
+    assert rig.life(run) is Life.RUNNING and len(marked(run)) == 1
+
+
+# The disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "stoker-test", str(place)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("needs to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    with contextlib.suppress(OSError), (place / "filler").open("wb", buffering=0) as file:
+        while file.write(b"x" * 512):
+            pass
+
+
+def test_a_full_disk_loses_no_end(small_disk: Path) -> None:
+    rig = Rig(small_disk)
+    try:
+        victim = rig.ready(unit="victim", restart=restart(), free_floor_bytes=0)
+        asked = rig.ready(unit="asked", children=1, free_floor_bytes=0)
+        waiting = rig.start("--ready-after", "0.5", unit="late", port=free_port())
+        waiter = rig.prepare(unit="never")
+        fill(small_disk)
+        assert until(waiting.ready).seconds >= 0.5
+        rig.kill(rig.pids(victim)["leader"])
+        record = rig.ended(victim)
+        assert (record.signal, record.requested) == (signal.SIGKILL, False)
+        assert rig.life(victim) is Life.FAILED
+        done = stop(asked, by="test")
+        assert done.exit is not None and done.exit.requested
+        assert rig.life(asked) is Life.EXITED and marked(asked) == []
+        for action in (
+            lambda: rig.store.new_run(rig.spec(unit="never")),
+            lambda: rig.store.set_current(waiter),
+            lambda: rig.store.create("another", Kind.ENGINE),
+            lambda: launch.launch(waiter),
+        ):
+            with pytest.raises(Failed, match="No space left"):
+                action()
+        assert rig.store.runs("never") == [waiter] and rig.life(waiter) is not Life.RUNNING
+        # The restart was put off, not given up.
+        assert rig.store.current("victim") == victim
+        (small_disk / "filler").unlink()
+        rig.next_run(victim)
+    finally:
+        rig.clean()
+
+
+def test_a_log_that_fills_the_disk_is_ended_by_it_and_recorded(small_disk: Path) -> None:
+    rig = Rig(small_disk)
+    try:
+        run = rig.prepare("--lines", "100000", free_floor_bytes=0)
+        launch.launch(run)
+        record = rig.ended(run)
+        assert record.code in (1, 120) and not record.requested
+        assert rig.life(run) is Life.FAILED
+        assert b"xxx" in run.log.read_bytes()
+    finally:
+        rig.clean()
+
+
+def test_a_limit_on_file_sizes_loses_no_end(rig: Rig) -> None:
+    rig.prepare("--lines", "1000")
+    code = "run = store.current('demo'); launch.launch(run); print('ok')"
+    with rig.console(
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n" + code
+    ) as console:
+        assert console.stdout is not None and console.stdout.read() == "ok\n"
+    run = rig.store.current("demo")
+    assert run is not None
+    assert rig.ended(run).code in (1, 120)  # Python's statuses for output that cannot be written
+    assert run.log.stat().st_size == 8192
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 8192
+
+
+def test_the_shim_trims_the_log(rig: Rig) -> None:
+    run = rig.start("--lines", "60000", log_max_bytes=2 << 20)
+    size = 60_000 * 100
+    until(lambda: run.log.stat().st_size >= size, "all lines are written")
+    until(lambda: run.log.stat().st_blocks * 512 <= 2 << 20, "it is trimmed")
+    assert run.log.read_bytes().startswith(b"pid leader")
+    assert rig.life(run) is Life.RUNNING
+
+
+# The clock
+
+
+def test_a_wall_clock_that_runs_backwards_breaks_nothing(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "shim.py"
+    wrapper.write_text(
+        "import sys, time\n"
+        "begin = time.monotonic()\n"
+        "time.time = lambda: 1e9 - 3600 * (time.monotonic() - begin)\n"
+        f"sys.path.append({str(ROOT)!r})\n"
+        "from engine_ctl.supervise import shim\n"
+        "sys.exit(shim.main(sys.argv[1:]))\n"
+    )
+    monkeypatch.setattr(launch, "SHIM", wrapper)
+    run = rig.ready("--ready-after", "0.3", restart=restart())
+    monkeypatch.setattr(time, "time", lambda: 5e8)
+    ready, who = run.ready(), run.identity()
+    assert ready is not None and who is not None
+    assert 0.3 <= ready.seconds < 20 and ready.wall < who.started <= 1e9
+    rig.kill(rig.pids(run)["leader"])
+    record = rig.ended(run)
+    assert record.ended < ready.wall and record.seconds is not None
+    assert ready.seconds <= record.seconds < 60
+    second = rig.next_run(run)
+    assert stop(second, by="test").how == "ask"
+    assert rig.life(second) is Life.EXITED
+
+
+# What a shim costs
+
+
+def test_a_shim_is_small_and_asleep(rig: Rig) -> None:
+    run = rig.ready("--lines", "1000")
+    who = run.identity()
+    assert who is not None
+    status = Path(f"/proc/{who.shim.pid}/status")
+
+    def switches() -> int:
+        words = status.read_text().split("\n")
+        return sum(int(line.split()[1]) for line in words if "ctxt_switches" in line)
+
+    rollup = Path(f"/proc/{who.shim.pid}/smaps_rollup").read_text()
+    pss_kb = int(next(line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:")))
+    assert pss_kb < 10_000
+    before = switches()
+    time.sleep(2.0)  # the thing that is measured
+    assert switches() - before <= 3
