@@ -12,6 +12,7 @@ from profiles.exporting.quoting import shell
 from profiles.importing.assemble import Draft, environment_value, secret_arguments
 from profiles.importing.carried import carried_line, kept_fields
 from profiles.importing.references import names
+from profiles.importing.secrets import mask, masked
 from profiles.model import EnvRef, Profile
 from profiles.schema import ArgumentSchema
 
@@ -106,7 +107,15 @@ def prepare(profile: Profile, schema: ArgumentSchema) -> Export:
     }
     args = dict(profile.args)
     secret_arguments(draft, args, env)
-    safe = msgspec.structs.replace(profile, env=env, args=args)
+    known = draft.secrets
+    safe = msgspec.structs.replace(
+        profile,
+        env=env,
+        args=args,
+        origin=masked(profile.origin, known),
+        bench=masked(profile.bench, known),
+        notes=mask(profile.notes, known),
+    )
     if profile.preload is not None:
         own = dict(profile.preload.args)
         secret_arguments(draft, own, env)

@@ -27,6 +27,7 @@ from profiles.importing.secrets import (
     is_secret,
     looks_secret,
     mask,
+    masked,
     not_stored,
     scrub,
 )
@@ -121,7 +122,7 @@ def build(draft: Draft, schema: ArgumentSchema, name: str | None) -> Profile:
         env=env,
         preload=preload,
         restart=draft.restart or Restart(),
-        origin=_scrubbed(draft.origin, draft.secrets),
+        origin=masked(draft.origin, draft.secrets),
     )
 
 

@@ -84,48 +84,15 @@ _SWITCHES = {
     "--read-only": "read_only",
 }
 _SHORT_SWITCHES = frozenset("dit")
-_OTHER_VALUES = frozenset(
-    [
-        "--cidfile",
-        "--label-file",
-        "--link",
-        "--mac-address",
-        "--ip",
-        "--ip6",
-        "--network-alias",
-        "--net-alias",
-        "--pod",
-        "--gidmap",
-        "--uidmap",
-        "--secret",
-        "--annotation",
-        "--blkio-weight",
-        "--cpu-period",
-        "--cpu-quota",
-        "--cpuset-mems",
-        "--detach-keys",
-        "--device-cgroup-rule",
-        "--dns-option",
-        "--dns-search",
-        "--domainname",
-        "--isolation",
-        "--kernel-memory",
-        "--memory-reservation",
-        "--memory-swappiness",
-        "--storage-opt",
-        "--volume-driver",
-        "--authfile",
-        "--arch",
-        "--conmon-pidfile",
-        "--hooks-dir",
-        "--image-volume",
-        "--timeout",
-        "--tz",
-        "--variant",
-        "-a",
-        "--attach",
-    ]
-)
+_OTHER = """
+--cidfile --label-file --link --mac-address --ip --ip6 --network-alias --net-alias --pod
+--gidmap --uidmap --secret --annotation --blkio-weight --cpu-period --cpu-quota --cpuset-mems
+--detach-keys --device-cgroup-rule --dns-option --dns-search --domainname --isolation
+--kernel-memory --memory-reservation --memory-swappiness --storage-opt --volume-driver
+--authfile --arch --conmon-pidfile --hooks-dir --image-volume --timeout --tz --variant -a
+--attach
+"""
+_OTHER_VALUES = frozenset(_OTHER.split())
 
 
 def import_run(draft: Draft, words: list[str], engine: str = "docker") -> None:

@@ -11,7 +11,7 @@ from profiles.importing.assemble import Draft
 from profiles.importing.container import entry_command, restart_policy, take_environment
 from profiles.importing.documents import load_all, plain
 from profiles.importing.references import Literal, Piece, Reference, parse, render
-from profiles.importing.secrets import is_secret, looks_secret
+from profiles.importing.secrets import is_secret, looks_secret, masked
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _HANDLED = ("command", "args", "env", "image")
@@ -201,30 +201,13 @@ def _at(document: Any, path: Path) -> Any:
 def _without(document: Any, path: Path | None) -> Any:
     """The document with the container's command, args, env and image taken out."""
     if path is None:
-        return _masked(document)
+        return masked(document)
     if not path:
-        return _masked({k: v for k, v in document.items() if k not in _HANDLED})
+        return masked({k: v for k, v in document.items() if k not in _HANDLED})
     head, rest = path[0], path[1:]
     if isinstance(document, dict):
         return {
-            k: _without(v, rest) if k == head else _masked(v, str(k)) for k, v in document.items()
+            k: _without(v, rest) if k == head else masked(v, (), str(k))
+            for k, v in document.items()
         }
-    return [_without(v, rest) if i == head else _masked(v) for i, v in enumerate(document)]
-
-
-def _masked(value: Any, key: str = "") -> Any:
-    """Manifests may hold secrets in other objects (`kind: Secret`)."""
-    if isinstance(value, dict):
-        secret = value.get("kind") == "Secret"
-        pair = is_secret(str(value.get("name", ""))) and "value" in value
-        return {
-            k: "***"
-            if (pair and k == "value")
-            or (is_secret(str(k)) and isinstance(v, str))
-            or (isinstance(v, str) and looks_secret(v))
-            else dict.fromkeys(v, "***")
-            if secret and k in ("data", "stringData") and isinstance(v, dict)
-            else _masked(v, str(k))
-            for k, v in value.items()
-        }
-    return [_masked(item) for item in value] if isinstance(value, list) else value
+    return [_without(v, rest) if i == head else masked(v) for i, v in enumerate(document)]

@@ -10,44 +10,12 @@ SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ash", "ksh", "fish"))
 CONTAINER_ENGINES = frozenset(("docker", "podman", "nerdctl"))
 SERVER_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 CLI_MODULES = ("vllm", "vllm.entrypoints.cli.main", "vllm.entrypoints.cli")
-TALKERS = frozenset(
-    word
-    for words in (
-        (
-            "echo",
-            "printf",
-            "pip",
-            "pip3",
-            "pkill",
-            "pgrep",
-            "grep",
-            "egrep",
-            "rg",
-            "cat",
-            "curl",
-            "wget",
-        ),
-        ("kill", "killall", "alias", "which", "type", "logger", "tee", "sed", "awk", "watch", "ls"),
-        (
-            "man",
-            "rm",
-            "touch",
-            "ps",
-            "test",
-            "[",
-            "[[",
-            "cd",
-            "source",
-            ".",
-            "mkdir",
-            "cp",
-            "mv",
-            "hf",
-        ),
-        ("huggingface-cli", "trap", "return", "exit", "function", "systemctl", "journalctl"),
-    )
-    for word in words
-)
+_TALKERS = """
+echo printf pip pip3 pkill pgrep grep egrep rg cat curl wget kill killall alias which type logger
+tee sed awk watch ls man rm touch ps test [ [[ cd source . mkdir cp mv hf huggingface-cli trap
+return exit function systemctl journalctl
+"""
+TALKERS = frozenset(_TALKERS.split())
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 _SECRET = re.compile(
     r"(?:^|_)(?:api_?key|apikey|secret(?:_?(?:access_?)?key)?|access_key|password|passwd|passphrase"
@@ -68,3 +69,25 @@ def scrub(text: str, known: Iterable[str] = ()) -> str:
         return f"{match['name']}{match['sep']}***"
 
     return _ASSIGNED.sub(assigned, text)
+
+
+def masked(value: Any, known: Iterable[str] = (), key: str = "") -> Any:
+    """Plain data without secrets: by the names of keys, of `NAME=value` items, and by shape."""
+    if isinstance(value, Mapping):
+        named = str(value.get("name", "")) if "value" in value else ""
+        hidden = value.get("kind") == "Secret"
+        out: dict[str, Any] = {}
+        for name, item in value.items():
+            owner = named if name == "value" else str(name)
+            if hidden and name in ("data", "stringData") and isinstance(item, Mapping):
+                out[str(name)] = dict.fromkeys(item, "***")
+            else:
+                out[str(name)] = masked(item, known, owner)
+        return out
+    if isinstance(value, list | tuple):
+        return [masked(item, known) for item in value]
+    if not isinstance(value, str):
+        return value
+    if is_secret(key) and value and "$" not in value:
+        return "***"
+    return scrub(value, known)

@@ -68,26 +68,8 @@ class Statement:
 
 OPERATORS = ("&&", "||", "|&", ";;", "|", ";", "&", "(", ")")
 REDIRECT = re.compile(r"(?:\d*|&)(?:<<<|<<-|<<|>>|>\||>&|<&|>|<)")
-KEYWORDS = frozenset(
-    [
-        "if",
-        "then",
-        "elif",
-        "else",
-        "fi",
-        "for",
-        "while",
-        "until",
-        "do",
-        "done",
-        "case",
-        "esac",
-        "{",
-        "}",
-        "!",
-        "time",
-    ]
-)
+_KEYWORDS = "if then elif else fi for while until do done case esac { } ! time"
+KEYWORDS = frozenset(_KEYWORDS.split())
 
 
 def statements(
