@@ -51,26 +51,26 @@ def _eplb_preload(view: View) -> Iterator[Hit]:
 
 
 def _utilisation_over(view: View) -> Iterator[Hit]:
-    share, free = _share(view), _free_share(view)
-    if share is not None and free is not None and share > free:
+    share, held = _share(view), _held_share(view)
+    if share is not None and held is not None and share + held > 1:
         yield (
             "args.gpu_memory_utilization",
-            f"{share:.2f} with a daemon that leaves {free:.2f} of the GPU",
+            f"{share:.2f} with a daemon that leaves {1 - held:.2f} of the GPU",
         )
 
 
 def _utilisation_under(view: View) -> Iterator[Hit]:
-    share, free = _share(view), _free_share(view)
-    if share is not None and free is not None and share <= 1 - free:
+    share, held = _share(view), _held_share(view)
+    if share is not None and held is not None and share <= held:
         yield (
             "args.gpu_memory_utilization",
-            f"{share:.2f} while the daemon's weights alone take {1 - free:.2f}",
+            f"{share:.2f} while the daemon's weights alone take {held:.2f}",
         )
 
 
 def _low_utilisation(view: View) -> Iterator[Hit]:
     share = _share(view)
-    if _free_share(view) is None and share is not None and share <= 0.3:
+    if _held_share(view) is None and share is not None and share <= 0.3:
         yield "args.gpu_memory_utilization", f"{share:.2f}"
 
 
@@ -80,9 +80,10 @@ def _share(view: View) -> float | None:
     return view.number("gpu_memory_utilization", 0.92)
 
 
-def _free_share(view: View) -> float | None:
+def _held_share(view: View) -> float | None:
+    """The daemon's weights as a share of the GPU's memory."""
     held, total = view.facts.daemon_weights, view.facts.gpu_total
-    return None if not held or not total else max(0.0, 1 - held / total)
+    return None if not held or not total else held / total
 
 
 def _lora_prefix(view: View) -> Iterator[Hit]:
@@ -178,6 +179,18 @@ def _empty_list(view: View) -> Iterator[Hit]:
         argument = view.schema.find(name)
         if value == [] and argument is not None and argument.many and argument.default:
             yield key, str(argument.default)
+
+
+def _optimization_level(view: View) -> Iterator[Hit]:
+    level = view.args.get("optimization_level")
+    if level is not None and str(level) not in ("0", "1", "2", "3"):
+        yield "args.optimization_level", str(level)
+
+
+def _deprecated_quantization(view: View) -> Iterator[Hit]:
+    value = view.args.get("quantization")
+    if value in ("fbgemm_fp8", "fp_quant") and not view.args.get("allow_deprecated_quantization"):
+        yield "args.quantization", str(value)
 
 
 _IPC = "vllm/model_executor/model_loader/weight_cache"
@@ -374,5 +387,23 @@ RULES = (
         effect="the default stays: {detail}",
         instead="a list with a value that matches nothing",
         source="vllm/utils/argparse_utils.py",
+    ),
+    Rule(
+        id="optimization-level",
+        severity=FAIL,
+        when=_optimization_level,
+        what="{detail} is no optimization level (`-O.mode=3` becomes the level .mode=3)",
+        effect="the start fails",
+        instead="0, 1, 2 or 3; other settings belong to compilation_config",
+        source="vllm/utils/argparse_utils.py",
+    ),
+    Rule(
+        id="deprecated-quantization",
+        severity=FAIL,
+        when=_deprecated_quantization,
+        what="the quantization method {detail} is deprecated",
+        effect="the start fails",
+        instead="another checkpoint, or allow_deprecated_quantization: true for a while",
+        source="vllm/config/model.py",
     ),
 )

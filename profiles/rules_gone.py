@@ -77,7 +77,6 @@ _LONG_GONE = (
 )
 
 NEW = {
-    "0.24": ("device_ids", "watermark", "prefill_schedule_interval", "diffusion_config"),
     "0.25": (
         "jit_monitor_mode",
         "model_class_overrides",
@@ -87,7 +86,12 @@ NEW = {
     "0.26": ("prefix_match_unit",),
     "0.27": ("mm_hasher_algorithm",),
     "0.29": ("max_num_queued_reqs", "max_num_queued_tokens", "prefix_cache_retention_interval"),
-    "0.30": ("enable_scale_out", "watermark_config", "elastic_ep_max_dp_size"),
+    "0.30": (
+        "enable_scale_out",
+        "watermark_config",
+        "elastic_ep_max_dp_size",
+        "enable_mamba_fine_grained_prefix_cache",
+    ),
     "0.31": (
         "trust_request_mm_kwargs",
         "enable_mamba_shared_prefix_checkpoint",
