@@ -7,10 +7,12 @@ import os
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from engine_ctl.logs.clock import Clock, parse_clock
+from engine_ctl.logs.facts import StartFacts
 from engine_ctl.logs.lines import RecordReader
 from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.verdict import VerdictReader
@@ -73,11 +75,7 @@ class StartReader:
             silent=tuple((gap.name, gap.start_s, gap.seconds) for gap in timeline.gaps),
             verdict=verdict,
             reasons=reasons,
-            start={
-                name: value
-                for name, value in msgspec.to_builtins(timeline.facts).items()
-                if value not in (None, [], ())
-            },
+            start=plain_facts(timeline.facts),
             standby=standby,
             log_bytes=log_bytes,
         )
@@ -162,6 +160,12 @@ class RunLog:
             lines = b"".join(found[0] for found in _TELLING.finditer(data[:end]))
             if lines:
                 self.start.feed(lines)
+
+
+def plain_facts(facts: StartFacts) -> dict[str, Any]:
+    """The known fields as they stand in a record."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
+    return {name: value for name, value in plain.items() if value not in (None, [])}
 
 
 def silent_children(version: str | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine_ctl.errors import Failed, NotFound
 from engine_ctl.model import (
@@ -211,16 +211,15 @@ class UnitWatch:
             self.window.tick(load)
 
     @property
-    def start_facts(self) -> dict[str, object]:
+    def start_facts(self) -> dict[str, Any]:
         """What the log states about itself, as far as it was read."""
         if self.facts is not None:
             return self.facts.start
         if self._log is None:
             return {}
-        import msgspec
+        from engine_ctl.observe.runlog import plain_facts
 
-        plain: dict[str, object] = msgspec.to_builtins(self._log.start.timeline.facts)
-        return plain
+        return plain_facts(self._log.start.timeline.facts)
 
     def _marks(self) -> tuple[PhaseMark, ...]:
         if self._log is not None and not (self.facts is not None and self.facts.phases):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -12,13 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine_ctl.metrics.exposition import parse_line
 from engine_ctl.metrics.sample import Parser
+from tests.standin.pages import CASES, RECORDED, page
 
-DATA = Path(__file__).parent.parent / "data" / "metrics"
-RECORDINGS = sorted(DATA.glob("*.txt"))
+PAGES = (*RECORDED, *CASES)
 LINES = [
     line
-    for path in RECORDINGS
-    for line in path.read_text().splitlines()
+    for name in PAGES
+    for line in page(name).decode().splitlines()
     if line and not line.startswith("#")
 ]
 
@@ -37,10 +36,10 @@ def same(left: object, right: object) -> bool:
     return repr(left) == repr(right)
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_every_recorded_line_reads_as_the_library_reads_it(path: Path) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_every_recorded_line_reads_as_the_library_reads_it(name: str) -> None:
     read = 0
-    for line in path.read_text().splitlines():
+    for line in page(name).decode().splitlines():
         if line and not line.startswith("#"):
             assert same(parse_line(line), by_library(line)), line
             read += 1
@@ -58,7 +57,7 @@ def test_escapes_braces_and_special_numbers() -> None:
     assert parse_line('x{a="1"} 2 1700000000000') == ("x", {"a": "1"}, 2.0)
 
 
-LINES_M6 = (DATA / "M6.txt").read_text().splitlines()
+LINES_M6 = page("M6").decode().splitlines()
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from engine_ctl.metrics.hints import ENGINE_RULES, RANK_RULES, Hint, hints, words
 from engine_ctl.metrics.sample import Parser
 from engine_ctl.metrics.window import EngineWindow
 from engine_ctl.model import EngineLoad, RankLoad
-
-DATA = Path(__file__).parent.parent / "data" / "metrics"
+from tests.standin.pages import page
 
 
 def of(name: str, limits: dict[str, float] | None = None) -> dict[str, Hint]:
     window = EngineWindow()
-    window.add(Parser().parse((DATA / f"{name}.txt").read_bytes()), 0.0)
+    window.add(Parser().parse(page(name)), 0.0)
     found = window.load(0.0, 0.0, True)
     assert found is not None
     return {hint.rule: hint for hint in hints(found, limits)}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from engine_ctl.metrics.sample import Lora, Parser, RankSample, Sample
-
-DATA = Path(__file__).parent.parent / "data" / "metrics"
+from tests.standin.pages import RECORDED, page
 
 
 def read(name: str) -> Sample:
-    return Parser().parse((DATA / f"{name}.txt").read_bytes())
+    return Parser().parse(page(name))
 
 
 def rank(name: str) -> RankSample:
@@ -21,9 +18,9 @@ def rank(name: str) -> RankSample:
     return sample.ranks[0]
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("[ch]*.txt")), ids=lambda path: path.stem)
-def test_recordings_are_complete(path: Path) -> None:
-    sample = Parser().parse(path.read_bytes())
+@pytest.mark.parametrize("name", RECORDED)
+def test_recordings_are_complete(name: str) -> None:
+    sample = read(name)
     assert sample.malformed == 0
     assert not sample.stats_disabled
     (only,) = sample.ranks
@@ -166,6 +163,6 @@ def test_edges_are_what_the_server_says() -> None:
 
 
 def test_an_answer_cut_short_does_not_raise() -> None:
-    body = (DATA / "h200_load.txt").read_bytes()
+    body = page("h200_load")
     for cut in range(0, len(body), 997):
         Parser().parse(body[:cut])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,8 +13,8 @@ from engine_ctl.metrics.quantile import Quantile, quantile
 from engine_ctl.metrics.sample import Parser, Sample
 from engine_ctl.metrics.window import EngineWindow
 from engine_ctl.model import EngineLoad, RankLoad
+from tests.standin.pages import page
 
-DATA = Path(__file__).parent.parent / "data" / "metrics"
 INF = math.inf
 
 
@@ -102,7 +101,7 @@ def test_hit_rate_is_unknown_when_idle() -> None:
 
 def test_ranks_are_summed_and_the_fullest_cache_is_shown() -> None:
     window = EngineWindow()
-    window.add(Parser().parse((DATA / "M3.txt").read_bytes()), 0.0)
+    window.add(Parser().parse(page("M3")), 0.0)
     found = load(window)
     assert found.waiting == 31
     assert found.kv_cache_usage == 0.998
@@ -111,7 +110,7 @@ def test_ranks_are_summed_and_the_fullest_cache_is_shown() -> None:
 
 def test_a_rank_that_went_away_is_not_shown() -> None:
     window = EngineWindow()
-    window.add(Parser().parse((DATA / "M3.txt").read_bytes()), 0.0)
+    window.add(Parser().parse(page("M3")), 0.0)
     window.add(sample(num_requests_waiting=1), 1.0)
     assert [rank.engine for rank in load(window).ranks] == ["0"]
 
@@ -176,7 +175,7 @@ def test_quantile_stays_inside_the_edges(edges: list[float], observed: list[int]
 
 def test_acceptance_and_mean_length() -> None:
     window = EngineWindow()
-    window.add(Parser().parse((DATA / "M5.txt").read_bytes()), 0.0)
+    window.add(Parser().parse(page("M5")), 0.0)
     extra = only(window).extra
     assert extra["spec_acceptance"] == pytest.approx(0.055)
     assert extra["spec_mean_length"] == pytest.approx(1.22)
@@ -186,14 +185,14 @@ def test_acceptance_and_mean_length() -> None:
 
 def only_of(name: str) -> RankLoad:
     window = EngineWindow()
-    window.add(Parser().parse((DATA / f"{name}.txt").read_bytes()), 0.0)
+    window.add(Parser().parse(page(name)), 0.0)
     return only(window)
 
 
 def test_recorded_idle_load_after() -> None:
     window = EngineWindow()
     for second, name in enumerate(("h200_idle", "h200_load", "h200_after")):
-        window.add(Parser().parse((DATA / f"{name}.txt").read_bytes()), second * 4.0)
+        window.add(Parser().parse(page(name)), second * 4.0)
     rank = only(window)
     assert rank.running == 0
     assert rank.tokens_per_second is not None and rank.tokens_per_second > 0
