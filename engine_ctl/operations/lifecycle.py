@@ -15,17 +15,16 @@ from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
     Endpoint,
-    engine_spec,
     model_problem,
     refuse_if,
 )
 from engine_ctl.operations.runs import is_live
 from engine_ctl.runtimes.store import Runtime, missing
-from engine_ctl.state.records import RunSpec, UnitRecord
+from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise import stop as ladder
-from engine_ctl.supervise.launch import launch
+from engine_ctl.swap.starting import begin, prepare, refuse_errors
 from profiles.loading import Resolved
 from profiles.model import Profile
 
@@ -111,34 +110,22 @@ def start(ctx: Context, unit: str, profile: str | None = None, tell: Tell = lamb
 def launch_engine(
     ctx: Context, record: UnitRecord, resolved: Resolved, current: Run | None, tell: Tell
 ) -> Run:
-    """Make and launch the unit's next run. The caller holds the unit's lock."""
+    """Make and start the unit's next run, from a standby where the profile allows one. The caller
+    holds the unit's lock."""
     profile = resolved.profile
     runtime = usable_runtime(ctx, resolved)
     refuse_if([model_problem(profile)])
     endpoint = endpoint_for(ctx, record.unit, profile)
-    spec = engine_spec(
-        record.unit,
-        profile,
-        runtime,
-        ctx.schema_for(runtime),
-        endpoint,
-        ctx.by,
-        predecessor=current.id if current else None,
-    )
-    return launch_spec(ctx, record, spec, profile, tell)
-
-
-def launch_spec(
-    ctx: Context, record: UnitRecord, spec: RunSpec, profile: Profile, tell: Tell
-) -> Run:
-    """Write the run's directory, make it current and launch it."""
-    run = ctx.store.new_run(spec)
+    before = current.id if current else None
+    prepared = prepare(ctx, record.unit, profile, runtime, endpoint, before, tell)
+    refuse_errors(prepared)
+    run = ctx.store.new_run(prepared.spec)
     snapshots.save(ctx.store, run, profile)
     ctx.store.set_current(run)
     ctx.store.save(msgspec.structs.replace(record, desired="running"))
-    tell(f"{run.unit}: run {run.number}, {spec.runtime} on {spec.host}:{spec.port}")
+    tell(f"{run.unit}: run {run.number}, {runtime.name} on {endpoint.host}:{endpoint.port}")
     try:
-        launch(run)
+        begin(ctx, run, prepared, tell)
     except StokerError as error:
         ctx.event(run.unit, f"could not be started: {error}", "error")
         raise
@@ -230,18 +217,20 @@ def stop_run(ctx: Context, run: Run, tell: Tell, reason: str = "") -> ladder.Sto
 
 
 def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
-    """Stop and start with the file as it is now; checked before the running engine is touched."""
+    """Stop and start with the file as it is now, through the swap path: checked before the
+    running engine is touched, rolled back when it does not come up. Starts a unit that is down."""
+    from engine_ctl.swap.execute import swap
+    from engine_ctl.swap.journal import Outcome
+
     record = ctx.store.load(unit)
     resolved = ctx.profiles.load(record.profile)
-    with ctx.store.lock(unit):
-        current = ctx.store.current(unit)
-        usable_runtime(ctx, resolved)
-        refuse_if([model_problem(resolved.profile)])
-        if current is not None:
-            stop_run(ctx, current, tell, "restart")
-        run = launch_engine(ctx, record, resolved, current, tell)
-    ctx.event(unit, f"restarted with profile {record.profile} as {run.id}")
-    return finish_start(ctx, run, wait, tell)
+    current = ctx.store.current(unit)
+    if current is None or not is_live(current):
+        return finish_start(ctx, start(ctx, unit, None, tell), wait, tell)
+    done = swap(ctx, unit, resolved, tell, what="restart")
+    if done.outcome is not Outcome.COMMITTED:
+        raise Failed(f"{unit}: {done.outcome}: {done.reason}")
+    return finish_start(ctx, ctx.store.run(done.new_run or ""), False, tell)
 
 
 def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from engine_ctl.model import Kind
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from profiles.argv import environment, serve_argv
-from profiles.model import Profile
+from profiles.model import Profile, Stop
 from profiles.schema import ArgumentSchema
 
 CLI = ("-m", "vllm.entrypoints.cli.main")
@@ -56,10 +57,11 @@ def engine_spec(
     endpoint: Endpoint,
     by: str,
     predecessor: str | None = None,
+    operation: str = "",
 ) -> RunSpec:
     """The run of `vllm serve` for this profile."""
     placed = msgspec.structs.replace(profile, host=endpoint.host, port=endpoint.port)
-    arguments = serve_argv(placed, schema)
+    arguments = [*serve_argv(placed, schema), *_drain_words(profile, schema)]
     _, references = environment(profile)
     return RunSpec(
         unit=unit,
@@ -83,10 +85,32 @@ def engine_spec(
         ready_url=f"{endpoint.base_url}/health",
         ready_timeout_s=profile.ready_timeout_s,
         restart=profile.restart,
-        stop=profile.stop,
+        stop=_ladder(profile, schema),
         predecessor=predecessor,
+        operation=operation,
         by=by,
     )
+
+
+def _drains_itself(profile: Profile, schema: ArgumentSchema | None) -> bool:
+    """vLLM finishes running requests and refuses new ones for --shutdown-timeout seconds."""
+    known = schema is not None and schema.find("shutdown_timeout") is not None
+    return known and profile.stop.drain_s > 0 and "shutdown_timeout" not in profile.args
+
+
+def _drain_words(profile: Profile, schema: ArgumentSchema | None) -> list[str]:
+    if not _drains_itself(profile, schema):
+        return []
+    return ["--shutdown-timeout", str(math.ceil(profile.stop.drain_s))]
+
+
+def _ladder(profile: Profile, schema: ArgumentSchema | None) -> Stop:
+    """The stop ladder: where vLLM drains by itself, the first ask waits for it."""
+    given = profile.args.get("shutdown_timeout")
+    own = profile.stop.drain_s if _drains_itself(profile, schema) else given
+    if not isinstance(own, (int, float)) or isinstance(own, bool) or own <= 0:
+        return profile.stop
+    return msgspec.structs.replace(profile.stop, drain_s=0.0, ask_s=profile.stop.ask_s + own)
 
 
 def model_problem(profile: Profile) -> str | None:

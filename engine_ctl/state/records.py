@@ -22,7 +22,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `env` values are stored; `env_refs` are resolved by the shim at spawn, so that a secret is
     never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
     something accepts connections there). `ready_timeout_s` 0 means no limit. `attempt` counts
-    starts of one series of automatic restarts, from 1."""
+    starts of one series of automatic restarts, from 1; `operation` is the id of the swap that made
+    the run."""
 
     schema: int = 1
     run: str = ""
@@ -57,6 +58,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     via: str = "spawn"
     standby: str | None = None
     predecessor: str | None = None
+    operation: str = ""
     by: str = ""
 
 

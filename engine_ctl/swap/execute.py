@@ -1,0 +1,291 @@
+"""The swap: check → stop → start → prove → commit, or back to the last good engine.
+
+Each step is journalled before it begins and may be repeated: `resume` goes on with a swap whose
+`stoker` was killed at any point. The unit ends with the new or the last good engine, never with
+two, and with none only when both failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from engine_ctl.errors import Failed, StokerError
+from engine_ctl.operations import snapshots
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.lifecycle import (
+    endpoint_for,
+    mark_good,
+    port_problem,
+    stop_run,
+    usable_runtime,
+    wait_ready,
+)
+from engine_ctl.operations.planning import Endpoint, model_problem, refuse_if
+from engine_ctl.operations.runs import is_live
+from engine_ctl.runtimes.store import Runtime, choose, missing
+from engine_ctl.state.records import UnitRecord
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import liveness
+from engine_ctl.swap import memory, proof
+from engine_ctl.swap.journal import Journal, Outcome, Step, SwapRecord, new_id, read
+from engine_ctl.swap.starting import Prepared, begin, prepare, refuse_errors
+from profiles.loading import Resolved
+from profiles.model import Profile
+
+Tell = Callable[[str], None]
+# How long a run that was being started when its stoker was killed may take to show itself.
+APPEAR_S = 10.0
+
+
+def swap(
+    ctx: Context,
+    unit: str,
+    resolved: Resolved,
+    tell: Tell = lambda _: None,
+    rollback: bool = True,
+    what: str = "swap",
+) -> SwapRecord:
+    """Replace the unit's engine by one with the resolved profile, as it is now.
+
+    Raises Failed, Busy or Usage before the running engine is touched when the new configuration
+    cannot start; afterwards the outcome is in the returned record.
+    """
+    with ctx.store.lock(unit):
+        record = ctx.store.load(unit)
+        _go_on_first(ctx, unit, tell)
+        current = ctx.store.current(unit)
+        live = current if current is not None and is_live(current) else None
+        profile = resolved.profile
+        runtime = usable_runtime(ctx, resolved)
+        refuse_if([model_problem(profile)])
+        endpoint = swap_endpoint(ctx, unit, profile, live)
+        prepared = prepare(
+            ctx, unit, profile, runtime, endpoint, current.id if current else None, tell
+        )
+        refuse_errors(prepared)
+        journal = Journal(
+            ctx.store,
+            SwapRecord(
+                id=new_id(),
+                unit=unit,
+                by=ctx.by,
+                started=time.time(),
+                step=Step.CHECKED,
+                profile=profile,
+                old_profile=last_good_profile(ctx, record, live),
+                from_run=current.id if current else None,
+                rollback=rollback,
+                what=what,
+            ),
+        )
+        return _Swap(ctx, journal, tell).run_from(Step.STOPPING, prepared)
+
+
+def _go_on_first(ctx: Context, unit: str, tell: Tell) -> None:
+    pending = read(ctx.store, unit)
+    if pending is not None and pending.outcome is None:
+        tell(f"{unit}: finishing an interrupted {pending.what} first")
+        resume_locked(ctx, pending, tell)
+
+
+def swap_endpoint(ctx: Context, unit: str, profile: Profile, live: Run | None) -> Endpoint:
+    """The new engine's address. Without a port in the profile the running engine's is kept, so
+    that clients find it; one that the running engine holds counts as free."""
+    old = live.spec() if live is not None else None
+    if old is not None and old.port is not None and profile.port in (None, old.port):
+        return Endpoint(profile.host, old.port)
+    return endpoint_for(ctx, unit, profile)
+
+
+def last_good_profile(ctx: Context, record: UnitRecord, live: Run | None) -> Profile | None:
+    """What to go back to: the running engine's profile when it has been ready, else that of the
+    last run that was."""
+    if live is not None and live.ready() is not None:
+        return snapshots.load(live)
+    if record.last_good is None:
+        return None
+    try:
+        return snapshots.load(ctx.store.run(record.last_good))
+    except StokerError:
+        return None
+
+
+class _Swap:
+    """One swap under the unit's lock."""
+
+    def __init__(self, ctx: Context, journal: Journal, tell: Tell) -> None:
+        self.ctx = ctx
+        self.journal = journal
+        self.tell = tell
+        self.unit = journal.record.unit
+
+    def run_from(self, step: Step, prepared: Prepared | None) -> SwapRecord:
+        """Go on from `step` to the outcome."""
+        try:
+            if step is Step.STOPPING:
+                self._stop_old()
+                step = Step.STARTING
+            if step in (Step.STARTING, Step.PROVING):
+                self._start_new(step, prepared)
+                return self._commit()
+        except StokerError as error:
+            self._give_up(str(error))
+        return self._roll_back()
+
+    def _stop_old(self) -> None:
+        self.journal.to(Step.STOPPING)
+        run = self.ctx.store.current(self.unit)
+        if run is None:
+            return
+        before = memory.used_by(self.ctx, run)
+        stop_run(self.ctx, run, self.tell, self.journal.record.what)
+        waited = memory.wait_back(before)
+        if waited:
+            self.tell(f"{self.unit}: {waited}")
+
+    def _start_new(self, step: Step, prepared: Prepared | None) -> None:
+        record = self.journal.record
+        run = self._found(record.new_run, "new") if step is not Step.STOPPING else None
+        if run is None:
+            self.journal.to(Step.STARTING)
+            run = self._launch(record.profile, "new", prepared)
+        self.journal.to(Step.PROVING, new_run=run.id)
+        self._prove(run)
+
+    def _launch(self, profile: Profile, role: str, prepared: Prepared | None) -> Run:
+        """Make and start a run; its spec carries this swap's id, so that it can be found again."""
+        ctx, mark = self.ctx, f"{self.journal.record.id}:{role}"
+        if prepared is None:
+            runtime = _runtime(ctx, profile)
+            came_from = self.journal.record.from_run
+            old = ctx.store.run(came_from).spec() if came_from else None
+            port = profile.port or (old.port if old is not None else None)
+            endpoint = (
+                Endpoint(profile.host, port) if port else endpoint_for(ctx, self.unit, profile)
+            )
+            prepared = prepare(
+                ctx, self.unit, profile, runtime, endpoint, None, self.tell, check=False
+            )
+        spec = msgspec.structs.replace(prepared.spec, operation=mark)
+        refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
+        run = ctx.store.new_run(spec)
+        snapshots.save(ctx.store, run, profile)
+        ctx.store.set_current(run)
+        unit = ctx.store.load(self.unit)
+        ctx.store.save(msgspec.structs.replace(unit, desired="running", profile=profile.name))
+        begin(ctx, run, prepared, self.tell)
+        self.tell(f"{self.unit}: run {run.number} on {spec.host}:{spec.port}")
+        return run
+
+    def _found(self, noted: str | None, role: str) -> Run | None:
+        """The run that an interrupted swap had started, when it lives or has been ready."""
+        ctx = self.ctx
+        mark = f"{self.journal.record.id}:{role}"
+        run = ctx.store.run(noted) if noted else None
+        for candidate in reversed(ctx.store.runs(self.unit)) if run is None else ():
+            try:
+                if candidate.spec().operation == mark:
+                    run = candidate
+                    break
+            except StokerError:
+                continue
+        if run is None:
+            return None
+        deadline = time.monotonic() + APPEAR_S
+        while run.identity() is None and run.exit() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        life = liveness.look(run)
+        if life.pending or (life.ended and run.identity() is None):
+            return None
+        ctx.store.set_current(run)
+        return run
+
+    def _prove(self, run: Run) -> None:
+        wait_ready(self.ctx, run, self.tell)
+        proof.prove(run)
+
+    def _commit(self) -> SwapRecord:
+        record = self.journal.record
+        run = self.ctx.store.run(record.new_run or "")
+        mark_good(self.ctx, run)
+        done = self.journal.end(Outcome.COMMITTED)
+        old = record.old_profile.name if record.old_profile else "nothing"
+        change = f"{old} → {record.profile.name}" if record.what != "restart" else run.id
+        self.ctx.event(self.unit, f"{record.what}: {change} in {done.seconds:.1f} s")
+        return done
+
+    def _give_up(self, reason: str) -> None:
+        """The new engine failed: end what is left of it and say why."""
+        self.tell(f"{self.unit}: {reason}")
+        current = self.ctx.store.current(self.unit)
+        record = self.journal.record
+        if current is not None and current.id == record.from_run and is_live(current):
+            # The old engine could not be stopped: nothing new may be started beside it.
+            raise Failed(self._fail(f"the old engine could not be stopped: {reason}"))
+        self.journal.to(Step.ROLLING_BACK, reason=reason)
+        self.ctx.event(self.unit, f"{record.what} failed: {reason}", "error")
+        if current is not None:
+            stop_run(self.ctx, current, self.tell, "rollback")
+
+    def _roll_back(self) -> SwapRecord:
+        record = self.journal.record
+        if not record.rollback or record.old_profile is None:
+            why = "told not to" if not record.rollback else "nothing had been ready before"
+            self._fail(f"{record.reason} (no rollback: {why})")
+            return self.journal.record
+        try:
+            run = self._found(record.old_run, "old")
+            if run is None:
+                self.tell(f"{self.unit}: going back to {record.old_profile.name}")
+                run = self._launch(record.old_profile, "old", None)
+            self.journal.to(Step.PROVING_OLD, old_run=run.id)
+            self._prove(run)
+        except StokerError as error:
+            self._fail(f"{record.reason}; and the rollback failed: {error}")
+            return self.journal.record
+        mark_good(self.ctx, run)
+        done = self.journal.end(Outcome.ROLLED_BACK, record.reason)
+        self.ctx.event(
+            self.unit,
+            f"went back to {record.old_profile.name} in {done.seconds:.1f} s: {record.reason}",
+            "warning",
+        )
+        return done
+
+    def _fail(self, reason: str) -> str:
+        self.journal.end(Outcome.FAILED, reason)
+        self.ctx.event(self.unit, f"{self.journal.record.what} failed: {reason}", "error")
+        return reason
+
+
+def resume_locked(ctx: Context, record: SwapRecord, tell: Tell) -> SwapRecord:
+    """Go on with an interrupted swap; the caller holds the unit's lock."""
+    journal = Journal(ctx.store, record)
+    if record.step is Step.CHECKED:
+        return journal.end(Outcome.ABANDONED, "interrupted before anything was touched")
+    ctx.event(record.unit, f"going on with an interrupted {record.what} ({record.step})")
+    going = _Swap(ctx, journal, tell)
+    if record.step in (Step.ROLLING_BACK, Step.PROVING_OLD):
+        current = ctx.store.current(record.unit)
+        if current is not None and current.id == record.new_run:
+            stop_run(ctx, current, tell, "rollback")
+        return going._roll_back()
+    return going.run_from(record.step, None)
+
+
+def resume(ctx: Context, unit: str, tell: Tell = lambda _: None) -> SwapRecord | None:
+    """Go on with the unit's interrupted swap. None when there is none (any more)."""
+    with ctx.store.lock(unit):
+        record = read(ctx.store, unit)
+        if record is None or record.outcome is not None:
+            return None
+        return resume_locked(ctx, record, tell)
+
+
+def _runtime(ctx: Context, profile: Profile) -> Runtime:
+    runtime = choose(ctx.runtimes.all()[0], profile.runtime)
+    refuse_if([missing(runtime)])
+    return runtime

@@ -1,0 +1,107 @@
+"""The fastest way to start an engine: from a standby that has vLLM imported, else by a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from engine_ctl.errors import Failed, StokerError
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.planning import Endpoint, engine_spec
+from engine_ctl.runtimes.store import Runtime
+from engine_ctl.standby import lifecycle as standbys
+from engine_ctl.standby.client import Check
+from engine_ctl.standby.lifecycle import Standing, Wanted
+from engine_ctl.state.records import RunSpec
+from engine_ctl.state.store import Run
+from engine_ctl.supervise.launch import launch
+from profiles.model import Profile
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything for a start but the start: the run's spec, where it comes from, and the check.
+
+    `standing` is a ready standby or None; `why_not` says why there is none. `check` is vLLM's own
+    reading of the arguments, None when nobody was asked."""
+
+    profile: Profile
+    runtime: Runtime
+    spec: RunSpec
+    wanted: Wanted
+    standing: Standing | None = None
+    why_not: str = ""
+    check: Check | None = None
+
+    @property
+    def error(self) -> str | None:
+        """What vLLM itself refuses, in one line."""
+        if self.check is None or self.check.ok or self.check.error is None:
+            return None
+        return self.check.error.line
+
+
+def prepare(
+    ctx: Context,
+    unit: str,
+    profile: Profile,
+    runtime: Runtime,
+    endpoint: Endpoint,
+    predecessor: str | None,
+    tell: Tell = lambda _: None,
+    check: bool = True,
+    operation: str = "",
+) -> Prepared:
+    """Plan a start: make a standby ready where the profile allows one, ask it about the arguments.
+
+    Nothing that runs is touched. A check that cannot be made is no error: `check` is None then.
+    """
+    spec = engine_spec(
+        unit, profile, runtime, ctx.schema_for(runtime), endpoint, ctx.by, predecessor, operation
+    )
+    wanted = Wanted.of(runtime, spec)
+    standing, why_not = None, "the profile says standby: false"
+    if profile.standby:
+        standing, why_not = _standing(ctx, wanted, tell)
+    answer = None
+    if check and (standing is not None or not profile.standby):
+        try:
+            answer = standbys.check(ctx.store, wanted, spec.argv)
+        except StokerError as error:
+            tell(f"{unit}: vLLM could not be asked about the arguments ({error})")
+    if standing is not None:
+        spec = msgspec.structs.replace(spec, via="standby", standby=standing.run.id)
+    return Prepared(profile, runtime, spec, wanted, standing, why_not, answer)
+
+
+def _standing(ctx: Context, wanted: Wanted, tell: Tell) -> tuple[Standing | None, str]:
+    try:
+        found = standbys.find(ctx.store, wanted.identity())
+        if found is None or not found.ready:
+            tell(f"importing vLLM {wanted.runtime.version} once, in a standby")
+        return standbys.ensure(ctx.store, wanted, by=ctx.by), ""
+    except StokerError as error:
+        tell(f"starting without a standby: {error}")
+        return None, str(error)
+
+
+def refuse_errors(prepared: Prepared) -> None:
+    """Raise Failed with vLLM's own refusal, before anything is touched."""
+    if prepared.error:
+        raise Failed(f"vLLM {prepared.runtime.version} refuses it: {prepared.error}")
+
+
+def begin(ctx: Context, run: Run, prepared: Prepared, tell: Tell) -> None:
+    """Start the run's process. Raises Failed when it does not execute."""
+    if prepared.standing is None:
+        launch(run)
+        return
+    became = standbys.start(ctx.store, run, prepared.wanted)
+    if became is None:
+        tell(f"{run.unit}: the standby could not be used; started the ordinary way")
+    elif became.method == "spawn":
+        tell(f"{run.unit}: its processes import again ({became.why})")
