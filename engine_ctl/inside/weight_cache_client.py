@@ -165,8 +165,7 @@ def daemon_status(
         if answer["memory_bytes"] == 0:
             out["state"] = "released"
         if key is not None:
-            out["mismatched"], note = mismatched_fields(path, key, timeout_s)
-            out["message"] = note
+            out["mismatched"] = mismatched_fields(path, key, timeout_s)
     except Unanswered as reason:
         out["state"], out["message"] = reason.state, str(reason)
     return out
@@ -174,18 +173,19 @@ def daemon_status(
 
 def mismatched_fields(
     path: str, key: dict[str, str | None], timeout_s: float = TIMEOUT_S
-) -> tuple[list[str] | None, str]:
-    """(fields in which the daemon's key differs from `key`, why they are unknown).
+) -> list[str] | None:
+    """Fields in which the daemon's key differs from `key`; None when `key` is not of this vLLM.
 
-    Asked twice with another field made impossible each time, so that the daemon always answers
-    with the names of fields: a key that fits would make it export its weights to nobody.
+    Raises Unanswered (`error`: it speaks another version of the protocol). Asked twice with
+    another field made impossible each time, so that the daemon always answers with the names of
+    fields: a key that fits would make it export its weights to nobody.
     """
     from vllm.model_executor.model_loader.weight_cache import protocol
 
     fields = {f: t for f, t in protocol.WeightCacheKey.__annotations__.items() if f != "return"}
     missing = [name for name in fields if name not in key]
     if missing:
-        return None, f"this vLLM's key also has {', '.join(missing)}"
+        return None
     typed = {name: _typed(key[name], str(fields[name])) for name in fields}
     found: set[str] = set()
     for impossible in ("checkpoint", "model_arch"):
@@ -195,9 +195,9 @@ def mismatched_fields(
             path, {"cmd": "get_state", "cache_config": asked, "cache_key": asked}, timeout_s
         )
         if answer["status"] != "mismatch":
-            return None, str(answer.get("message", answer["status"]))
+            raise Unanswered("error", str(answer.get("message", answer["status"])))
         found |= {str(name) for name in answer.get("fields", ())} - {impossible}
-    return sorted(found), ""
+    return sorted(found)
 
 
 def _typed(text: str | None, annotation: str) -> Any:

@@ -111,7 +111,7 @@ def register() -> None:
 
 def _register_engine(platform: Any) -> None:
     from vllm.model_executor import model_loader
-    from vllm.model_executor.model_loader.weight_cache import ipc_loader
+    from vllm.model_executor.model_loader.weight_cache import ipc_loader, protocol
 
     from . import weight_cache_cpu_loader as loader
 
@@ -120,6 +120,7 @@ def _register_engine(platform: Any) -> None:
     # Not through register_model_loader: it warns about the name being taken at every start,
     # and that warning would be read as something wrong with the start.
     model_loader._LOAD_FORMAT_TO_MODEL_LOADER["ipc_cache"] = loader.CpuIpcModelLoader
+    protocol.check_ipc_platform_support = allow_platform
     ipc_loader.check_ipc_platform_support = allow_platform
     ipc_loader.get_current_device_uuid = current_device_uuid
     type(platform).get_device_uuid = classmethod(lambda cls, device_id=0: device_uuid(device_id))

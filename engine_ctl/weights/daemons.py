@@ -81,7 +81,8 @@ def plan(
     keys = records.keys_of(answer)
     own = set(replacing.record.sockets) if replacing is not None and replacing.alive else set()
     wanted = [k.socket for k in keys if k.socket is not None and k.socket not in own]
-    looks = {path: look(asked.profile, path) for path in wanted}
+    strict = not _names_directory(asked.profile)
+    looks = {path: sockets.look(path, strict=strict) for path in wanted}
     taken = sights.occupied(keys, looks, [d for d in sights.daemons(store) if d.unit != asked.unit])
     if taken is not None:
         raise Busy(f"{taken.line}; {taken.hint}")
@@ -236,14 +237,15 @@ def behind(
     keys: Sequence[RankKey],
     python: str,
     env: Mapping[str, str],
+    strict: bool,
     mismatches: Mapping[str, client.DaemonStatus] | None = None,
 ) -> dict[str, DaemonBehind]:
     """What is behind each of an engine's sockets: looked at, asked where that is safe, and
-    compared with the weight files as they are now. `mismatches` are answers that a standby has
-    already got about the engine's own keys."""
+    compared with the weight files as they are now. `strict` see `sockets.look`; `mismatches` are
+    answers that a standby has already got about the engine's own keys."""
     ours = {s: d for d in sights.daemons(store) for s in d.record.sockets}
     wanted = tuple(dict.fromkeys(k.socket for k in keys if k.socket is not None))
-    judged = {path: sockets.judge(look(profile, path)) for path in wanted}
+    judged = {path: sockets.judge(sockets.look(path, strict=strict)) for path in wanted}
     safe = [path for path in wanted if judged[path].may_connect]
     known = dict(mismatches or {})
     answers = {a.socket: a for a in client.statuses(python, [p for p in safe if p not in known])}
@@ -261,6 +263,7 @@ def behind(
             loading=sight is not None and sight.loading,
             content=changed.get(sight.run.id, ()) if sight is not None else (),
             unit=sight.unit if sight is not None else None,
+            run=sight.run.id if sight is not None and sight.alive else None,
         )
     return found
 
@@ -286,13 +289,11 @@ def _content(
     return None if where is None else content.record(profile.model, where, known)
 
 
-def look(profile: Profile, path: str) -> sockets.SocketFacts:
-    """Look at a socket with the strictness that vLLM has for this profile's directory."""
+def _names_directory(profile: Profile) -> bool:
     section = profile.preload
-    extra = profile.args.get("model_loader_extra_config") or {}
-    explicit = isinstance(extra, Mapping) and ("socket_dir" in extra or "socket_path" in extra)
-    named = section is not None and section.socket_dir is not None
-    return sockets.look(path, strict=not (explicit or named))
+    return section is not None and (
+        section.socket_dir is not None or "weight_cache_socket_dir" in section.args
+    )
 
 
 def _refuse_directory(facts: sockets.SocketFacts) -> None:

@@ -43,7 +43,8 @@ class DaemonBehind:
 
     `judgement` of the socket, `status` from the protocol (None: not asked or not safe to ask),
     `key` as recorded at that daemon's start (None: not one of ours), `loading`: its run is alive
-    and not ready yet, `content`: how its weight files differ from the profile's."""
+    and not ready yet, `content`: how its weight files differ from the profile's. `unit` and
+    `run` where it is one of ours."""
 
     judgement: SocketJudgement
     status: DaemonStatus | None = None
@@ -51,11 +52,13 @@ class DaemonBehind:
     loading: bool = False
     content: tuple[str, ...] = ()
     unit: str | None = None
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAsks:
-    """The engine side. `uses_cache`: its load format is ipc_cache. `refusals` see refusals.py."""
+    """The engine side. `uses_cache`: its load format is ipc_cache. `refusals` see refusals.py.
+    `draft`: its loader was told to ask the draft model's daemons for the target."""
 
     uses_cache: bool
     keys: tuple[RankKey, ...] = ()
@@ -63,6 +66,7 @@ class EngineAsks:
     fallback: bool = True
     state_timeout_s: float = 300.0
     refusals: tuple[Refusal, ...] = ()
+    draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,17 @@ def forecast_weights(asks: EngineAsks, behind: Mapping[str, DaemonBehind]) -> We
     if first:
         return WeightForecast(None, tuple(first), fails=True)
     warnings = [r.line for r in asks.refusals if not r.fatal]
-    ranks = tuple(_rank(key, behind.get(key.socket or "")) for key in asks.keys)
+    ranks = tuple(
+        RankForecast(key, _WRONG_ROLE) if asks.draft else _rank(key, behind.get(key.socket or ""))
+        for key in asks.keys
+    )
     if not ranks:
         reason = Reason("unknown", "ask again with the runtime at hand", "no fingerprint is known")
         return WeightForecast(None, (reason,), warnings=tuple(warnings))
     for socket in dict.fromkeys(key.socket for key in asks.keys):
         if socket is not None and socket in behind:
             warnings += behind[socket].judgement.warnings
+    warnings += _unknown_keys(asks, behind)
     reasons = _distinct([rank.reason for rank in ranks if rank.reason is not None])
     differing = tuple(
         dict.fromkeys(row.field for rank in ranks for row in rank.rows if not row.equal)
@@ -222,6 +230,11 @@ def _rank_reason(key: RankKey, behind: DaemonBehind, rows: tuple[FieldRow, ...])
     return None
 
 
+_WRONG_ROLE = Reason(
+    "wc_fallback.role",
+    "remove is_draft from model_loader_extra_config: vLLM sets it itself",
+    "the loader is told to ask the draft model's daemons for the target model",
+)
 _UNREACHABLE = ("missing", "stale", "silent", "garbage", "gone")
 
 
@@ -230,9 +243,16 @@ def _unreachable(status: DaemonStatus, loading: bool) -> Reason:
         name = "socket_missing" if status.state == "missing" else "stale_socket"
         reason = Reason(f"wc_fallback.{name}", "start the daemon again", status.message)
         return _not_ready(reason) if loading else reason
+    if status.state == "silent":
+        # vLLM waits for the whole state timeout and then loads from disk.
+        return Reason(
+            "wc_fallback.not_ready",
+            "restart the daemon: it hangs; a start waits for preload.state_timeout_s",
+            status.message or f"{status.socket} does not answer",
+        )
     return Reason(
         "wc_fallback.ipc_failed",
-        "restart the daemon" if status.state != "silent" else "restart the daemon: it hangs",
+        "restart the daemon",
         status.message or f"{status.socket} does not answer like a daemon",
     )
 
@@ -280,6 +300,18 @@ def mismatch_hint(fields: Sequence[str]) -> str:
     if "checkpoint" in names:
         return "reload the daemon: the profile names another checkpoint"
     return "reload the daemon with this profile"
+
+
+def _unknown_keys(asks: EngineAsks, behind: Mapping[str, DaemonBehind]) -> list[str]:
+    return [
+        f"the daemon at {key.socket} is not Stoker's: its fingerprint is not known"
+        for key in asks.keys
+        if key.socket is not None
+        and key.socket in behind
+        and (found := behind[key.socket]).judgement.refusal is None
+        and found.key is None
+        and (found.status is None or found.status.mismatched is None)
+    ]
 
 
 def _other_content(asks: EngineAsks, behind: Mapping[str, DaemonBehind]) -> Reason | None:

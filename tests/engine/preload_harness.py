@@ -1,0 +1,164 @@
+"""Runs under the runtime: one process that has vLLM imported and forks a worker's load per case.
+
+Each line of stdin is a case, each line of stdout its outcome. A case is the part of `vllm serve`
+that decides about weights, done by vLLM's own code: arguments parsed, configuration built, process
+groups formed, the model loaded by the loader that the load format names. Only the API server and
+the scheduler are left out.
+
+Case: {"argv": ["serve", …], "env": {}, "world": 1, "version": null, "check": true, "load": true,
+"ask": false}
+Outcome: {"check": …, "asked": …, "logs": [text of each rank], "errors": [text or null],
+"mapped": [bool]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+def main() -> None:
+    import vllm.entrypoints.cli.main
+    import vllm.v1.worker.cpu.shm  # noqa: F401
+    from vllm.model_executor.models import llama  # noqa: F401
+    from vllm.plugins import load_general_plugins
+
+    from engine_ctl.inside import probe_check  # noqa: F401
+
+    load_general_plugins()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    out.write(json.dumps({"ready": True}) + "\n")
+    out.flush()
+    for line in sys.stdin:
+        out.write(json.dumps(run(json.loads(line))) + "\n")
+        out.flush()
+
+
+def run(case: dict) -> dict:
+    with tempfile.TemporaryDirectory() as scratch:
+        out = {"check": None, "asked": None}
+        if case.get("check", True):
+            pid, path = fork(lambda: do_check(case), Path(scratch) / "check")
+            wait([pid])
+            answer, error = read(path)
+            out["check"] = answer[0] if answer else {"ok": False, "error": error}
+            out["asked"] = answer[1] if answer else None
+        world = case.get("world", 1)
+        forked = [
+            fork(lambda rank=rank: do_load(case, rank, scratch), Path(scratch) / f"rank{rank}")
+            for rank in range(world)
+            if case.get("load", True)
+        ]
+        wait([pid for pid, _ in forked])
+        results = [read(path) for _, path in forked]
+        return out | {
+            "logs": [path.with_suffix(".log").read_text(errors="replace") for _, path in forked],
+            "errors": [error for _, error in results],
+            "mapped": [bool(value) for value, _ in results],
+        }
+
+
+def fork(work, path: Path) -> tuple[int, Path]:
+    pid = os.fork()
+    if pid:
+        return pid, path
+    code = 1
+    try:
+        log = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        try:
+            answer = [work(), None]
+        except BaseException as error:
+            traceback.print_exc()
+            answer = [None, f"{type(error).__name__}: {error}"]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        path.write_text(json.dumps(answer))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def wait(pids: list[int]) -> None:
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def read(path: Path) -> tuple:
+    try:
+        return tuple(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None, "the process died"
+
+
+def settle(case: dict) -> None:
+    os.environ.update(case.get("env", {}))
+    tempfile.tempdir = None
+    if case.get("version"):
+        import vllm.version
+
+        vllm.version.__version__ = case["version"]
+
+
+def do_check(case: dict) -> list:
+    """What `check` says; with `ask`, also what the daemons say about the keys."""
+    from engine_ctl.inside.probe_check import check
+    from engine_ctl.inside.weight_cache_client import daemon_status
+
+    settle(case)
+    answer = check(case["argv"])
+    asked = []
+    if case.get("ask"):
+        for key in answer.get("keys") or ():
+            asked.append(daemon_status(key["socket"], key["fields"], timeout_s=1.0))
+    return [answer, asked]
+
+
+def do_load(case: dict, rank: int, scratch: str) -> bool:
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.usage.usage_lib import UsageContext
+
+    from engine_ctl.inside.probe_schema import build_parser
+
+    settle(case)
+    os.environ["VLLM_DIST_IDENT"] = f"harness-{os.getpid()}"
+    sys.argv = ["vllm", *case["argv"]]
+    top, _, sub = build_parser("serve")
+    args = top.parse_args(case["argv"])
+    sub.validate(args)
+    if getattr(args, "model_tag", None) is not None:
+        args.model = args.model_tag
+    config = AsyncEngineArgs.from_cli_args(args).create_engine_config(
+        usage_context=UsageContext.OPENAI_API_SERVER
+    )
+    parallel = config.parallel_config
+    with set_current_vllm_config(config):
+        init_distributed_environment(
+            world_size=case.get("world", 1),
+            rank=rank,
+            distributed_init_method=f"file://{scratch}/rendezvous",
+            local_rank=rank,
+            backend="gloo",
+        )
+        ensure_model_parallel_initialized(
+            parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+        )
+        loader = get_model_loader(config.load_config)
+        model = loader.load_model(vllm_config=config, model_config=config.model_config)
+    segments = Path("/proc/self/maps").read_text()
+    return model is not None and "memfd:stoker-weights" in segments
+
+
+if __name__ == "__main__":
+    main()
