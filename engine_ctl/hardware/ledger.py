@@ -154,14 +154,18 @@ def parts(
     """
     if facts is None:
         return ()
-    weights = facts.weights or 0
+    weights, kv = facts.weights or 0, facts.kv or 0
+    graphs, activations = facts.graphs or 0, facts.activations or 0
     if facts.external and not daemon_here:
-        weights += facts.external
+        # A daemon that is not ours may hold them too: they are this process's only if they fit.
+        whole = weights + facts.external + kv
+        if size is None or whole <= size:
+            weights += facts.external
     named = [
         ("weights", weights),
-        ("kv", facts.kv or 0),
-        ("graphs", facts.graphs or 0),
-        ("activations", facts.activations or 0),
+        ("kv", kv),
+        ("graphs", graphs),
+        ("activations", activations),
     ]
     found: list[tuple[str, int]] = []
     left = size

@@ -170,7 +170,6 @@ class EngineWindow:
             rejections=self._rejection_rates(sample),
             stalled_s=self.stalled_s(now),
             stats_disabled=sample.stats_disabled,
-            history=self.recent(),
         )
 
     def stalled_s(self, now: float) -> float | None:

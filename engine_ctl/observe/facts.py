@@ -32,11 +32,13 @@ from engine_ctl.supervise.liveness import Life, look
 
 if TYPE_CHECKING:
     from engine_ctl.answers import KernelChoice
-    from engine_ctl.state.records import RunSpec
+    from engine_ctl.state.records import ExitRecord, RunSpec
 
 FILE = "facts.json"
-HEAD_BYTES = 16 << 20
-TAIL_BYTES = 2 << 20
+# A start prints some 50 KB; a cause is looked for there and in what was printed last.
+START_BYTES = 16 << 20
+HEAD_BYTES = 1 << 19
+TAIL_BYTES = 1 << 20
 TYPICAL_OF = 5
 _LOOK_BACK = 20
 
@@ -117,13 +119,12 @@ def derive_facts(run_dir: Path) -> RunFacts:
         if not life.ended:
             return known
         lived = exit_record.seconds if exit_record is not None else None
-        error = exit_record.error if exit_record is not None else None
         unasked = life.life is Life.FAILED or (life.life is Life.LOST and life.facts.same_boot)
         return msgspec.structs.replace(
             known,
             ended=True,
             seconds=lived,
-            cause=_cause(log, error) if unasked else None,
+            cause=_cause(log, spec, exit_record) if unasked else None,
             phases=_closed(known.phases, lived),
         )
     finally:
@@ -221,7 +222,10 @@ class _Log:
         """Head and tail, or all of a log that is not larger than both."""
         head = self.read(0, HEAD_BYTES)
         begin = max(len(head), self.size - TAIL_BYTES)
-        return head + self.read(begin, max(0, self.size - begin))
+        tail = self.read(begin, max(0, self.size - begin))
+        if begin > len(head):
+            return head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :]
+        return head + tail
 
     def close(self) -> None:
         if self._fd is not None:
@@ -233,7 +237,7 @@ def _from_log(run: Run, spec: RunSpec, log: _Log) -> RunFacts:
 
     reader = StartReader(run.dir, spec.kind, spec.runtime_version)
     offset = 0
-    while offset < HEAD_BYTES and not reader.timeline.ready_seen:
+    while offset < START_BYTES and not reader.timeline.ready_seen:
         chunk = log.read(offset, 1 << 16)
         if not chunk:
             break
@@ -252,10 +256,22 @@ def _closed(marks: tuple[PhaseMark, ...], lived: float | None) -> tuple[PhaseMar
     return (*marks[:-1], last)
 
 
-def _cause(log: _Log, error: str | None) -> Cause | None:
+def _cause(log: _Log, spec: RunSpec, exit_record: ExitRecord | None) -> Cause:
     """The root cause of a run that ended unasked; what the shim said stands before the log."""
-    if error:
-        return Cause("unknown", error, error)
+    if exit_record is not None and exit_record.error:
+        return Cause("unknown", exit_record.error, exit_record.error)
     from engine_ctl.logs.classify import classify
+    from engine_ctl.logs.observations import RunFacts as Observations
 
-    return classify(log.ends())
+    code = None if exit_record is None else exit_record.code
+    signum = None if exit_record is None else exit_record.signal
+    data = log.ends()
+    seen = Observations(
+        version=spec.runtime_version, exit_code=code, exit_signal=signum, asked=False
+    )
+    found = classify(data, seen)
+    if found is not None:
+        return found
+    how = "without a trace" if code is None else f"with exit status {code}"
+    last = data.rstrip().rpartition(b"\n")[2].decode("utf-8", "replace").strip()
+    return Cause("unknown", f"it ended {how}, unasked, and its log names no cause", last[:500])

@@ -130,7 +130,6 @@ class Sampler:
         views: list[UnitView] = []
         for watch in watches:
             view = watch.view(now, wall)
-            watch.tick(view.load)
             held = machine.by_run.get(view.run or "")
             views.append(view if held is None else with_memory(view, *held))
         return Snapshot(

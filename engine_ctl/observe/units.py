@@ -142,7 +142,8 @@ class UnitWatch:
     # ------------------------------------------------------------------ showing
 
     def view(self, now: float, wall: float) -> UnitView:
-        """The unit at monotonic time `now`."""
+        """The unit at monotonic time `now`. A watch that remembers takes it for the next second
+        of its history."""
         record = self.record
         profile = record.profile if record is not None else ""
         kind = record.kind if record is not None else Kind.ENGINE
@@ -152,6 +153,8 @@ class UnitWatch:
                 self.unit, kind, profile, note=self.problem, run=None if run is None else run.id
             )
         load = self.load(now)
+        if self._remember:
+            load = self._remembered(load)
         healthy = self.healthy
         log_phase = self._log.phase if self._log is not None else None
         phase = phase_of(life, log_phase, healthy, load)
@@ -205,10 +208,12 @@ class UnitWatch:
             return None
         return self.window.load(wall, now, self.healthy)
 
-    def tick(self, load: EngineLoad | None) -> None:
+    def _remembered(self, load: EngineLoad | None) -> EngineLoad | None:
         """One second of history, also while there is nothing to record."""
-        if self.window is not None:
-            self.window.tick(load)
+        if self.window is None:
+            return load
+        self.window.tick(load)
+        return None if load is None else replace(load, history=self.window.recent())
 
     @property
     def start_facts(self) -> dict[str, Any]:

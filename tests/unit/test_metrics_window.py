@@ -260,7 +260,7 @@ def test_an_hour_of_history() -> None:
     assert len(running) == 100
     assert running[-2] == 149 and math.isnan(running[-1])
     assert window.history("running", 2)[0] == 149
-    recent = load(window).history
+    recent = window.recent()
     assert len(recent["running"]) == 100
     assert recent["hour.running"][-1] == 149
     with pytest.raises(KeyError):

@@ -97,14 +97,30 @@ def test_the_shims_own_error_is_the_cause(written: Written) -> None:
 
 def test_a_log_larger_than_what_is_read(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_facts, "HEAD_BYTES", 1 << 16)
-    monkeypatch.setattr(run_facts, "TAIL_BYTES", 1 << 12)
-    run = start_of(written, "11_ipc")
+    monkeypatch.setattr(run_facts, "TAIL_BYTES", 1 << 14)
+    run = start_of(written, "11_ipc", up_to_ready=True)
     with run.log.open("ab") as file:
         for number in range(20000):
             file.write(b"(EngineCore pid=7016) INFO 11-29 17:49:14 [x.py:1] noise %d\n" % number)
+        file.write(
+            b"(APIServer pid=1) WARNING 11-29 18:49:14 [core_client.py:839] [shutdown] MPClient: "
+            b"engine core exited unexpectedly; starting cleanup\n"
+        )
+    written.exit(run, code=0)
     facts = derive_facts(run.dir)
     assert facts.verdict is Verdict.MAPPED
     assert facts.start_s == pytest.approx(43.9, abs=0.5)
+    assert facts.cause is not None and facts.cause.category == "engine_core_killed"
+
+
+def test_an_end_that_nothing_explains_is_not_guessed(written: Written) -> None:
+    run = written.run("chat")
+    written.log(run, b"one\nthe last line\n")
+    written.exit(run, code=0)
+    cause = derive_facts(run.dir).cause
+    assert cause is not None
+    assert (cause.category, cause.line) == ("unknown", "the last line")
+    assert "with exit status 0, unasked" in cause.hint
 
 
 def test_no_log_at_all(written: Written) -> None:
