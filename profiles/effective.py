@@ -150,7 +150,7 @@ def _rows(resolved: Resolved, schema: ArgumentSchema) -> tuple[Row, ...]:
     given = mask_arguments(serve_arguments(profile))
     for name, value in given.items():
         argument = schema.find(name)
-        place = resolved.place(f"args.{name}")
+        place = resolved.place(f"args.{name}") if name in profile.args else ""
         rows.append(
             Row(f"args.{name}", value, place or STOKER, True, argument.help if argument else "")
         )

@@ -313,6 +313,7 @@ def table() -> tuple[Rule, ...]:
     import profiles.rules_arguments as rules_arguments
     import profiles.rules_combinations as rules_combinations
     import profiles.rules_environment as rules_environment
+    import profiles.rules_exposure as rules_exposure
     import profiles.rules_gone as rules_gone
     import profiles.rules_hardware as rules_hardware
 
@@ -324,5 +325,6 @@ def table() -> tuple[Rule, ...]:
         *rules_0_32.RULES,
         *rules_environment.RULES,
         *rules_combinations.RULES,
+        *rules_exposure.RULES,
         *rules_hardware.RULES,
     )

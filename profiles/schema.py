@@ -24,9 +24,11 @@ SHIPPED = ("0.32", "0.33")
 _DATA = Path(__file__).parent / "data"
 # Names of the functions with which vLLM's parser converts values.
 _CONVERTERS = {
+    "str": "text",
     "int": "int",
     "float": "float",
     "loads": "json",
+    "_parse_type": "json",
     "parse_dataclass": "json",
     "union_dict_and_str": "json_or_text",
     "human_readable_int": "size",

@@ -147,7 +147,7 @@ def _set(into: Any, keys: KeyPath, value: Any, copy: bool = False) -> None:
         into[last] = value if copy else _styled(value)
 
 
-def _styled(value: Any) -> Any:
+def _styled(value: Any, flow: bool = False) -> Any:
     """A value for ruamel.yaml such that PyYAML (YAML 1.1) reads the same value back."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
     from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
@@ -155,22 +155,30 @@ def _styled(value: Any) -> Any:
     if isinstance(value, dict):
         return CommentedMap({_styled(key): _styled(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        items = CommentedSeq([_styled(item) for item in value])
-        if not any(isinstance(item, dict | list) for item in value):
+        short = not any(isinstance(item, dict | list) for item in value)
+        items = CommentedSeq([_styled(item, short) for item in value])
+        if short:
             items.fa.set_flow_style()
         return items
     if isinstance(value, str):
-        if "\n" in value.strip("\n") and all(c.isprintable() or c == "\n" for c in value):
+        if (
+            not flow
+            and "\n" in value.strip("\n")
+            and all(c.isprintable() or c == "\n" for c in value)
+        ):
             return LiteralScalarString(value)
-        if not _reads_as_text(value):
+        if not _reads_as_text(value, flow):
             return DoubleQuotedScalarString(value)
     return value
 
 
-def _reads_as_text(value: str) -> bool:
+def _reads_as_text(value: str, flow: bool) -> bool:
+    """Whether the bare text is read as itself, inside [ ] too where it stands there."""
     if not value.isprintable():
         return False
     try:
+        if flow and yaml.safe_load(f"[{value}]") != [value]:
+            return False
         return bool(yaml.safe_load(value) == value)
     except (yaml.YAMLError, ValueError):
         return False

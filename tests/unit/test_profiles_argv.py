@@ -300,12 +300,14 @@ def values_for(argument: Argument) -> st.SearchStrategy[Any]:
 
 
 OWN = ("model", "host", "port", "served_model_name")
-CHOSEN = [a for a in shipped().arguments.values() if "serve" in a.commands and a.name not in OWN]
 
 
 @st.composite
-def argument_sets(draw: st.DrawFn) -> dict[str, Any]:
-    chosen = draw(st.lists(st.sampled_from(CHOSEN), max_size=6, unique_by=lambda a: a.name))
+def argument_sets(draw: st.DrawFn, version: str | None = None) -> dict[str, Any]:
+    """Arguments of `vllm serve` with values of the right kind."""
+    all_ = shipped(version).arguments.values()
+    serve = [a for a in all_ if "serve" in a.commands and a.name not in OWN]
+    chosen = draw(st.lists(st.sampled_from(serve), max_size=6, unique_by=lambda a: a.name))
     return {argument.name: draw(values_for(argument)) for argument in chosen}
 
 

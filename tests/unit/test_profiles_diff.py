@@ -1,0 +1,223 @@
+"""What differs, what it costs, and the effective view with its masks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles.diff import Change, cost, diff
+from profiles.effective import effective, mask_argv
+from profiles.loading import ProfileStore
+from profiles.model import EnvRef, Preload, Profile, Restart
+from profiles.schema import shipped
+
+
+def profile(args: dict[str, Any] | None = None, **fields: Any) -> Profile:
+    return Profile(**{"name": "x", "model": "org/m", "args": args or {}, **fields})
+
+
+def only(before: Profile, after: Profile, version: str = "0.33") -> Change:
+    changes = diff(before, after, shipped(version))
+    assert len(changes) == 1, changes
+    return changes[0]
+
+
+def test_the_same_said_differently_is_no_change() -> None:
+    assert (
+        diff(
+            profile(
+                {
+                    "gpu_memory_utilization": 0.90,
+                    "max-model-len": "32k",
+                    "-tp": 2,
+                    "compilation_config": {"a": 1, "b": [2]},
+                    "no_enable_prefix_caching": True,
+                    "port_unknown": 1,
+                }
+            ),
+            profile(
+                {
+                    "enable_prefix_caching": False,
+                    "compilation-config": '{"b": [2], "a": 1}',
+                    "tensor_parallel_size": "2",
+                    "max_model_len": 32000,
+                    "gpu_memory_utilization": ".9",
+                    "port_unknown": "1",
+                }
+            ),
+        )
+        == ()
+    )
+
+
+def test_vllms_default_said_or_not_said_is_no_change() -> None:
+    assert diff(profile(), profile({"tensor_parallel_size": 1})) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "price", "miss"),
+    [
+        ({"max_num_seqs": 64}, {"max_num_seqs": 128}, "args.max_num_seqs", "restart", True),
+        ({}, {"gpu_memory_utilization": 0.8}, "args.gpu_memory_utilization", "restart", False),
+        ({}, {"enable_prefix_caching": False}, "args.enable_prefix_caching", "restart", False),
+        ({}, {"max_num_batched_tokens": "16K"}, "args.max_num_batched_tokens", "restart", True),
+        ({}, {"max_model_len": 4096}, "args.max_model_len", "restart", True),
+        ({}, {"max_loras": 2}, "args.max_loras", "restart", True),
+        ({}, {"tool_call_parser": "hermes"}, "args.tool_call_parser", "restart", False),
+        ({}, {"tensor_parallel_size": 2}, "args.tensor_parallel_size", "reload", True),
+        ({}, {"dtype": "float16"}, "args.dtype", "reload", True),
+        ({}, {"quantization": "fp8_per_tensor"}, "args.quantization", "reload", True),
+        ({}, {"revision": "v2"}, "args.revision", "reload", True),
+        ({}, {"kv_cache_dtype": "fp8"}, "args.kv_cache_dtype", "reload", True),
+        ({}, {"moe_backend": "marlin"}, "args.moe_backend", "reload", True),
+        (
+            {"compilation_config": {"mode": 3, "a": 1}},
+            {"compilation_config": {"mode": 0, "a": 1}},
+            "args.compilation_config.mode",
+            "restart",
+            True,
+        ),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}},
+            "args.speculative_config.num_speculative_tokens",
+            "restart",
+            True,
+        ),
+        (
+            {"speculative_config": {"model": "a"}},
+            {"speculative_config": {"model": "b"}},
+            "args.speculative_config.model",
+            "reload",
+            True,
+        ),
+    ],
+)
+def test_the_cost_of_an_argument(
+    before: dict[str, Any], after: dict[str, Any], key: str, price: str, miss: bool
+) -> None:
+    change = only(profile(before), profile(after))
+    assert (change.key, change.cost, change.compile_miss) == (key, price, miss)
+
+
+def test_the_weights_key_grew_in_0_33() -> None:
+    after = profile({"kv_cache_dtype": "fp8"})
+    assert only(profile(), after, "0.32").cost == "restart"
+    assert only(profile(), after, "0.33").cost == "reload"
+
+
+def test_nothing_is_compiled_without_compilation() -> None:
+    eager = {"enforce_eager": True}
+    assert not only(profile(eager), profile({**eager, "max_num_seqs": 8})).compile_miss
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "price"),
+    [
+        ({}, {"runtime": "vllm-0.33"}, "runtime", "new runtime"),
+        ({}, {"model": "org/n"}, "model", "reload"),
+        ({"gpus": (0,)}, {"gpus": (1,)}, "gpus", "reload"),
+        ({}, {"port": 8001}, "port", "restart"),
+        ({}, {"served_name": ("a",)}, "served_name", "restart"),
+        ({}, {"notes": "x"}, "notes", "live"),
+        ({}, {"restart": Restart(policy="always")}, "restart.policy", "live"),
+        ({}, {"preload": Preload()}, "preload", "reload"),
+        ({"preload": Preload()}, {"preload": Preload(mode="copy")}, "preload.mode", "restart"),
+        (
+            {"preload": Preload()},
+            {"preload": Preload(args={"dtype": "half"})},
+            "preload.args.dtype",
+            "reload",
+        ),
+        ({"preload": Preload()}, {"preload": Preload(socket_dir="/s")}, "preload.socket_dir", None),
+        ({}, {"env": {"VLLM_CACHE_ROOT": "/c"}}, "env.VLLM_CACHE_ROOT", "restart"),
+    ],
+)
+def test_the_cost_of_other_keys(
+    before: dict[str, Any], after: dict[str, Any], key: str, price: str | None
+) -> None:
+    change = only(profile(**before), profile(**after))
+    assert (change.key, change.cost) == (key, price or "reload")
+
+
+def test_dearest_first_and_the_whole_cost() -> None:
+    changes = diff(profile(), profile({"max_num_seqs": 8, "dtype": "half"}, notes="x"))
+    assert [change.cost for change in changes] == ["reload", "restart", "live"]
+    assert cost(changes) == "reload"
+    assert cost(()) is None
+
+
+def test_secrets_do_not_show() -> None:
+    before = profile({"api_key": ["sk-old"]}, env={"HF_TOKEN": "hf_old"})
+    after = profile(
+        {"api_key": ["sk-new"], "watermark_config": {"key": 12345, "alpha": 0.2}},
+        env={"HF_TOKEN": EnvRef(from_env="MINE")},
+    )
+    text = str(diff(before, after))
+    for secret in ("sk-old", "sk-new", "hf_old", "12345"):
+        assert secret not in text
+    assert "from env MINE" in text
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ProfileStore:
+    (tmp_path / "base.yaml").write_text(
+        "model: org/m\nargs:\n  max_num_seqs: 64\nenv:\n  A: 1\n  HF_TOKEN: {from_env: MINE}\n"
+    )
+    (tmp_path / "x.yaml").write_text(
+        'extends: base\nport: 8001\nargs:\n  api_key: "sk-secret1"\n'
+        "  watermark_config: {key: 98765}\n  plugin_x: 1\npreload:\n  health_port: 9300\n"
+    )
+    return ProfileStore(tmp_path)
+
+
+def test_the_effective_view_names_every_origin(store: ProfileStore) -> None:
+    view = effective(store.load("x"), shipped())
+    rows = {row.key: row for row in view.rows}
+    assert rows["args.max_num_seqs"].origin.endswith("base.yaml:3")
+    assert rows["args.load_format"].value == "ipc_cache"
+    assert rows["args.load_format"].origin == "Stoker"
+    assert rows["args.block_size"].origin == "vLLM's default"
+    assert not rows["args.block_size"].given
+    assert rows["args.gpu_memory_utilization"].value == 0.92
+    assert rows["port"].origin.endswith("x.yaml:2")
+    assert rows["env.HF_TOKEN"].value == "from env MINE"
+    assert rows["preload.health_port"].origin.endswith("x.yaml:8")
+    assert rows["preload.mode"].origin == "Stoker"
+
+
+def test_its_json_has_the_promised_fields_and_no_secret(store: ProfileStore) -> None:
+    document = effective(store.load("x")).to_json()
+    text = json.dumps(document)
+    assert "sk-secret1" not in text
+    assert "98765" not in text
+    assert {"profile", "argv", "env", "provenance"} <= set(document)
+    assert document["argv"][:3] == ["vllm", "serve", "org/m"]
+    assert document["argv"][document["argv"].index("--api-key") + 1] == "****"
+    assert document["preload_argv"][:2] == ["vllm", "preload"]
+    assert document["env"] == {"A": "1", "HF_TOKEN": "from env MINE"}
+    assert document["provenance"]["args.max_num_seqs"]["line"] == 3
+    assert document["unknown"] == ["plugin_x"]
+
+
+def test_a_profile_without_a_model_is_still_shown(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("args: {max_num_seqs: 8}\n")
+    view = effective(ProfileStore(tmp_path).load("x"))
+    assert view.argv is None
+    assert "names no model" in view.problem
+    assert view.to_json()["argv"] is None
+
+
+def test_command_lines_are_masked() -> None:
+    argv = ["--api-key", "a", "b", "--port", "1", "--hf-token=c", "--api-key", "${K}"]
+    assert mask_argv(argv) == (
+        *("--api-key", "****", "****", "--port", "1"),
+        *("--hf-token=****", "--api-key", "${K}"),
+    )
+    assert mask_argv(["--watermark-config", '{"key": "1", "alpha": 1}']) == (
+        "--watermark-config",
+        '{"key": "****", "alpha": 1}',
+    )
