@@ -1,0 +1,242 @@
+"""`stoker ps | runs | logs | why | phases | events`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from console.commands.output import emit_json, json_option, table
+from engine_ctl.errors import Usage
+
+
+@click.command()
+@click.argument("units", nargs=-1, metavar="[UNIT...]")
+@json_option
+def ps(units: tuple[str, ...], as_json: bool) -> None:
+    """Every unit and its current run."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.listing import ps as look
+
+    found = look(Context(), units)
+    if as_json:
+        emit_json(found)
+        return
+    for problem in found["problems"]:
+        print(f"damaged: {problem}", file=sys.stderr)
+    if not found["units"]:
+        print("no unit yet; try: stoker demo, or stoker start UNIT --profile NAME")
+        return
+    heads = ("unit", "kind", "profile", "phase", "weights", "port", "run", "wait", "kv%", "tok/s")
+    rows = [
+        (
+            u["unit"],
+            u["kind"],
+            u["profile"] + ("*" if u["drift"] else ""),
+            u["phase"] or "–",
+            u["verdict"] or "–",
+            _cell(u["port"]),
+            _cell(u["running"]),
+            _cell(u["waiting"]),
+            _cell(u["kv_cache_usage"], "{:.0%}"),
+            _cell(u["tokens_per_second"], "{:.0f}"),
+            _span(u["uptime_s"]),
+            _cell(u["start_s"], "{:.1f} s"),
+        )
+        for u in found["units"]
+    ]
+    print(table(rows, (*heads, "up", "start"), right=range(5, 12)))
+    for unit in found["units"]:
+        for reason in unit["reasons"]:
+            print(f"  {unit['unit']}: {reason['category']}: {reason['hint']}")
+        if unit["cause"]:
+            print(f"  {unit['unit']}: {unit['cause']}; see: stoker why {unit['unit']}")
+
+
+def _cell(value: Any, form: str = "{}") -> str:
+    return "–" if value is None else form.format(value)
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} m {seconds % 60:02.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} m"
+
+
+@click.command()
+@click.argument("unit")
+@click.option("--limit", type=int, help="Only the newest N.")
+@json_option
+def runs(unit: str, limit: int | None, as_json: bool) -> None:
+    """The history of a unit's runs, newest first."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.listing import runs as look
+
+    found = look(Context(), unit, limit)
+    if as_json:
+        emit_json(found)
+        return
+    rows = []
+    for run in found["runs"]:
+        if "problem" in run:
+            rows.append((run["run"], "damaged", "–", "–", "–", "–", run["problem"]))
+            continue
+        when = time.strftime("%m-%d %H:%M:%S", time.localtime(run["started"]))
+        cause = run["cause"]["category"] if run["cause"] else ""
+        rows.append(
+            (
+                run["run"],
+                run["phase"],
+                run["profile"] or "–",
+                when,
+                _cell(run["start_s"], "{:.1f} s"),
+                run["verdict"] or "–",
+                cause,
+            )
+        )
+    print(table(rows, ("run", "phase", "profile", "started", "start", "weights", "cause"), (4,)))
+
+
+@click.command()
+@click.argument("unit")
+@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
+@click.option("--run", "reference", help="A run's number or id (default: the current one).")
+@click.option("-n", "--lines", type=int, default=None, help="Only the last N lines.")
+@json_option
+def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_json: bool) -> None:
+    """A unit's log."""
+    from engine_ctl.operations import logfile
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import run_of
+
+    run = run_of(Context(), unit, reference)
+    if as_json:
+        if follow:
+            raise Usage("--json prints one document; leave --follow out")
+        text = b"".join(logfile.tail(run.log, lines)).decode(errors="replace")
+        emit_json({"run": run.id, "log": str(run.log), "lines": text.splitlines()})
+        return
+    out = sys.stdout.buffer
+    for chunk in logfile.follow(run, lines) if follow else logfile.tail(run.log, lines):
+        out.write(chunk)
+        out.flush()
+
+
+@click.command()
+@click.argument("unit", required=False)
+@click.option("--run", "reference", help="A run's number or id (default: the newest that failed).")
+@click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Write a redacted .tar.gz.")
+@json_option
+def why(
+    unit: str | None, reference: str | None, file: Path | None, bundle: Path | None, as_json: bool
+) -> int:
+    """Why a run failed or fell back: the cause, the line, and the knob to turn."""
+    from engine_ctl.operations import explain
+    from engine_ctl.operations.context import Context
+
+    if (unit is None) == (file is None):
+        raise Usage("name a unit, or a file with --log")
+    if file is not None:
+        found = explain.why_file(file)
+        if as_json:
+            emit_json(found)
+        elif found is None:
+            print("nothing is wrong in this log")
+        else:
+            print(f"{found['category']}: {found['hint']}\n  {found['line']}")
+        return 0
+    assert unit is not None
+    ctx = Context()
+    card = explain.why(ctx, unit, reference)
+    if bundle is not None:
+        from engine_ctl.operations.bundle import write_bundle
+
+        path = write_bundle(ctx, unit, reference, bundle)
+        if not as_json:
+            print(f"wrote {path}")
+    if as_json:
+        cause = card.cause if card else None
+        emit_json(
+            None
+            if card is None
+            else {
+                "category": cause.category if cause else "unknown",
+                "hint": cause.hint if cause else "",
+                "line": cause.line if cause else "",
+                "evidence": list(cause.evidence) if cause else [],
+                "card": card,
+            }
+        )
+        return 0
+    if card is None:
+        print(f"nothing to explain: no run of {unit} failed")
+        return 0
+    print(f"{card.run} {card.outcome}" + (f" while {card.phase}" if card.phase else ""))
+    if card.cause:
+        print(f"  {card.cause.category}: {card.cause.hint}\n  {card.cause.line}")
+    for change in card.changed:
+        print(f"  changed since the last good run: {change.key} {change.now} → {change.proposed}")
+    print(f"  log: {card.log}")
+    return 0
+
+
+@click.command()
+@click.argument("unit", required=False)
+@click.option("--run", "reference", help="A run's number or id (default: the current one).")
+@click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
+@json_option
+def phases(unit: str | None, reference: str | None, file: Path | None, as_json: bool) -> None:
+    """Where the seconds of a start went."""
+    from engine_ctl.operations import explain
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import run_of
+
+    if (unit is None) == (file is None):
+        raise Usage("name a unit, or a file with --log")
+    if file is not None:
+        marks = explain.phases_file(file)
+        head: dict[str, Any] = {"log": str(file)}
+    else:
+        assert unit is not None
+        run = run_of(Context(), unit, reference)
+        known = explain.facts_of(run)
+        marks = list(known.phases)
+        head = {"run": run.id, "start_s": known.start_s, "silent": known.silent}
+    if as_json:
+        rows = [
+            {"phase": m.phase, "start_s": m.start_s, "seconds": m.seconds, "note": m.note}
+            for m in marks
+        ]
+        emit_json({**head, "phases": rows})
+        return
+    for mark in marks:
+        seconds = "–" if mark.seconds is None else f"{mark.seconds:.1f} s"
+        print(f"{mark.start_s:8.1f} s  {mark.phase:12} {seconds:>8}  {mark.note}".rstrip())
+
+
+@click.command()
+@click.option("--unit", help="Only of this unit.")
+@click.option("-n", "--limit", type=int, default=50, show_default=True)
+@json_option
+def events(unit: str | None, limit: int, as_json: bool) -> None:
+    """What happened and who did it, newest last."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.state.events import last
+
+    found = last(Context().dirs, limit, unit=unit)
+    if as_json:
+        emit_json({"events": found})
+        return
+    for event in found:
+        when = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at))
+        mark = {"info": " ", "warning": "!", "error": "✗"}.get(event.severity, " ")
+        who = f" ({event.by})" if event.by else ""
+        print(f"{when} {mark} {event.unit or '–':16} {event.text}{who}")

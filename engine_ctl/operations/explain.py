@@ -1,0 +1,182 @@
+"""`why`, `phases`, `kernels`, `starts`: what became of a run, from its records and its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
+from engine_ctl.errors import Failed, NotFound, StokerError
+from engine_ctl.logs import timeline
+from engine_ctl.logs.classify import classify
+from engine_ctl.model import Kind, Phase, PhaseMark
+from engine_ctl.observe import facts as run_facts
+from engine_ctl.operations import snapshots
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.runs import run_of
+from engine_ctl.state.store import Run
+from engine_ctl.supervise.liveness import look
+from profiles.diff import diff
+
+MAX_LOG = 512 << 20
+
+
+def read_log(path: Path) -> bytes:
+    """A log file's content. Raises NotFound and Failed in one line; of huge ones head and tail."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size <= MAX_LOG:
+                return file.read()
+            head = file.read(MAX_LOG // 2)
+            file.seek(size - MAX_LOG // 2)
+            return head + b"\n" + file.read()
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
+
+
+def why_file(path: Path) -> dict[str, Any] | None:
+    """`{"category", "hint", "line", "evidence"}` of a log file; None when it is healthy."""
+    cause = classify(read_log(path))
+    if cause is None:
+        return None
+    return {
+        "category": cause.category,
+        "hint": cause.hint,
+        "line": cause.line,
+        "evidence": list(cause.evidence),
+    }
+
+
+def phases_file(path: Path) -> list[PhaseMark]:
+    return list(timeline.phases_of_text(read_log(path)))
+
+
+def facts_of(run: Run) -> run_facts.RunFacts:
+    """The run's facts: kept ones when it is over, else derived now."""
+    known = run_facts.load(run.dir)
+    return known if known is not None and known.ended else run_facts.derive_facts(run.dir)
+
+
+def why(ctx: Context, unit: str, reference: str | None = None) -> FailureCard | None:
+    """The card of a run: the named one, else the unit's newest that failed or fell back.
+
+    None when there is nothing to explain.
+    """
+    run = run_of(ctx, unit, reference)
+    card = _card(ctx, run)
+    if card is None and reference is None:
+        for earlier in reversed(ctx.store.runs(unit)):
+            if earlier.number < run.number and look(earlier).life.value in ("failed", "lost"):
+                return _card(ctx, earlier)
+    return card
+
+
+def _card(ctx: Context, run: Run) -> FailureCard | None:
+    known = facts_of(run)
+    life = look(run)
+    record = run.exit()
+    if known.cause is None and life.life.value not in ("failed", "lost", "orphaned"):
+        return None
+    spec = run.spec()
+    before = _phase_before(known)
+    changed, by = _changed(ctx, run)
+    return FailureCard(
+        unit=run.unit,
+        run=run.id,
+        cause=known.cause,
+        profile=spec.profile or "",
+        phase=before,
+        after_s=record.seconds if record else None,
+        ended=record.ended if record else None,
+        outcome=_outcome(life.life.value, life.note, record),
+        fixes=(),
+        changed=changed,
+        changed_by=by,
+        log=str(run.log),
+        log_offset=_offset(run, known),
+    )
+
+
+def _phase_before(known: run_facts.RunFacts) -> Phase | None:
+    marks = [m.phase for m in known.phases if m.phase not in (Phase.FAILED, Phase.EXITED)]
+    return marks[-1] if marks else None
+
+
+def _outcome(life: str, note: str, record: Any) -> str:
+    parts = [life]
+    if record is not None and record.signal is not None:
+        parts.append(f"signal {record.signal}")
+    elif record is not None and record.code is not None:
+        parts.append(f"exit status {record.code}")
+    if note:
+        parts.append(note)
+    return ", ".join(parts)
+
+
+def _offset(run: Run, known: run_facts.RunFacts) -> int | None:
+    """Where the cause's line stands in the log, in bytes."""
+    if known.cause is None or not known.cause.line:
+        return None
+    needle = known.cause.line.strip().splitlines()[0][:200].encode()
+    try:
+        found = read_log(run.log).find(needle)
+    except StokerError:
+        return None
+    return found if found >= 0 else None
+
+
+def _changed(ctx: Context, run: Run) -> tuple[tuple[Fix, ...], str]:
+    """What differs from the unit's newest earlier run that became ready."""
+    now = snapshots.load(run)
+    if now is None:
+        return (), ""
+    for earlier in reversed(ctx.store.runs(run.unit)):
+        if earlier.number >= run.number or earlier.ready() is None:
+            continue
+        before = snapshots.load(earlier)
+        if before is None:
+            continue
+        changes = diff(before, now)
+        return tuple(Fix(c.key, _word(c.before), _word(c.after)) for c in changes), run.spec().by
+    return (), ""
+
+
+def _word(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def kernels(ctx: Context, unit: str, reference: str | None = None) -> tuple[KernelChoice, ...]:
+    return run_facts.kernel_choices(facts_of(run_of(ctx, unit, reference)))
+
+
+def starts(ctx: Context, unit: str, limit: int = 30) -> tuple[StartRecord, ...]:
+    """The unit's starts, newest first, for the waterfall."""
+    found = []
+    disk_s: float | None = None
+    for run in ctx.store.runs(unit)[-limit:]:
+        try:
+            spec, known = run.spec(), facts_of(run)
+            life = look(run, spec.kind)
+        except StokerError:
+            continue
+        if spec.kind not in (Kind.ENGINE, Kind.PRELOAD):
+            continue
+        if known.verdict is not None and known.verdict.value in ("disk", "fallback"):
+            disk_s = known.start_s if disk_s is None else min(disk_s, known.start_s or disk_s)
+        found.append(
+            StartRecord(
+                run=run.id,
+                profile=spec.profile or "",
+                started=spec.created,
+                phases=known.start_phases(),
+                ready_s=known.start_s,
+                outcome=life.phase,
+                verdict=known.verdict,
+                standby=spec.via == "standby",
+                disk_s=disk_s,
+            )
+        )
+    return tuple(reversed(found))

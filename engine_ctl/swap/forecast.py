@@ -1,0 +1,220 @@
+"""The forecast: what a start of a profile would meet, said before anything is stopped."""
+
+from __future__ import annotations
+
+from engine_ctl.answers import ForecastView
+from engine_ctl.errors import NotFound, StokerError
+from engine_ctl.model import Kind, Verdict
+from engine_ctl.observe import facts as run_facts
+from engine_ctl.operations import catalogue, snapshots
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.lifecycle import usable_runtime
+from engine_ctl.operations.planning import Endpoint, model_problem
+from engine_ctl.operations.runs import is_live
+from engine_ctl.state.store import Run
+from engine_ctl.swap.execute import last_good_profile, swap_endpoint
+from engine_ctl.swap.starting import Prepared, prepare
+from engine_ctl.swap.weighing import Weighed, weigh
+from profiles.loading import Resolved
+from profiles.model import Profile
+
+GIB = 1 << 30
+
+
+def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastView:
+    """What a start or swap of `unit` with `profile` (None: its own) would meet. Touches nothing,
+    but may start a standby to ask. Raises NotFound, or the profile's own error."""
+    known = ctx.store.exists(unit)
+    record = ctx.store.load(unit) if known else None
+    name = profile or (record.profile if record else unit)
+    resolved = ctx.profiles.load(name)
+    current = ctx.store.current(unit) if record else None
+    live = current if current is not None and is_live(current) else None
+    before = _running(live)
+    errors: list[str] = []
+    warnings: list[str] = []
+    problem = model_problem(resolved.profile)
+    if problem:
+        errors.append(problem)
+    prepared = None
+    try:
+        prepared = _prepared(ctx, unit, resolved, live, current)
+    except StokerError as error:
+        errors.append(str(error))
+    if prepared is not None and prepared.error:
+        errors.append(f"vLLM {prepared.runtime.version} refuses it: {prepared.error}")
+    weighed = weigh(ctx, prepared) if prepared is not None and not errors else None
+    if weighed is not None:
+        _weights_words(weighed, errors, warnings)
+    errors += [
+        f"{f.message} ({f.place or f.key})"
+        for f in catalogue.lint_resolved(ctx, resolved, None)
+        if f.severity == "error" and (prepared is None or prepared.check is None)
+    ]
+    if prepared is not None and prepared.check is not None:
+        warnings += prepared.check.warnings
+    expected, again = _seconds(ctx, unit, resolved.profile, before, weighed)
+    good = last_good_profile(ctx, record, live) if record else None
+    return ForecastView(
+        unit=unit,
+        profile=resolved.profile.name,
+        from_profile=before.name if before else None,
+        changes=catalogue.changes(before, resolved.profile, None) if before else (),
+        errors=tuple(dict.fromkeys(errors)),
+        warnings=tuple(dict.fromkeys(warnings)),
+        checked_by=_checker(prepared),
+        verdict=weighed.forecast.verdict if weighed else None,
+        reasons=weighed.forecast.reasons if weighed else (),
+        weights_note=_weights_note(weighed),
+        kv_bytes_now=_kv_bytes(live),
+        port_note=_port_note(prepared, live),
+        in_flight=_in_flight(live),
+        drain_s=resolved.profile.stop.drain_s or None,
+        expected_s=expected,
+        next_time_s=again,
+        rollback_profile=good.name if good else None,
+        rollback_s=_typical(ctx, unit, good.name) if good else None,
+    )
+
+
+def _running(live: Run | None) -> Profile | None:
+    return snapshots.load(live) if live is not None else None
+
+
+def _prepared(
+    ctx: Context, unit: str, resolved: Resolved, live: Run | None, current: Run | None
+) -> Prepared:
+    runtime = usable_runtime(ctx, resolved)
+    profile = resolved.profile
+    endpoint: Endpoint = swap_endpoint(ctx, unit, profile, live)
+    return prepare(ctx, unit, profile, runtime, endpoint, current.id if current else None)
+
+
+def _checker(prepared: Prepared | None) -> str | None:
+    if prepared is None or prepared.check is None:
+        return None
+    return f"vLLM {prepared.runtime.version} ({prepared.runtime.platform})"
+
+
+def _weights_words(weighed: Weighed, errors: list[str], warnings: list[str]) -> None:
+    found = weighed.forecast
+    if weighed.problem:
+        warnings.append(f"the weights could not be forecast: {weighed.problem}")
+    if found.refuse is not None:
+        errors.append(f"{found.refuse.line}: {found.refuse.hint}")
+    if found.fails:
+        errors += [f"{r.line or r.category}: {r.hint}" for r in found.reasons]
+    if found.waits_s is not None:
+        warnings.append(f"the start waits up to {found.waits_s:.0f} s for the daemon")
+    warnings += found.warnings
+
+
+def _weights_note(weighed: Weighed | None) -> str:
+    if weighed is None or not weighed.forecast.ranks:
+        return ""
+    ranks = weighed.forecast.ranks
+    fields = sum(len(rank.rows) for rank in ranks)
+    equal = sum(row.equal for rank in ranks for row in rank.rows)
+    daemon = weighed.record.daemon if weighed.record else None
+    agree = f"{equal} of {fields} fields agree" if fields else "nothing to compare with"
+    return f"daemon {daemon}, {agree}" if daemon else agree
+
+
+def _port_note(prepared: Prepared | None, live: Run | None) -> str:
+    if prepared is None:
+        return ""
+    port = prepared.spec.port
+    if live is not None and live.spec().port == port:
+        return f"port {port} is ours"
+    return f"port {port} is free"
+
+
+def _kv_bytes(live: Run | None) -> int | None:
+    known = run_facts.load(live.dir) if live is not None else None
+    value = known.start.get("kv_cache_gib") if known is not None else None
+    return int(value * GIB) if isinstance(value, (int, float)) else None
+
+
+def _in_flight(live: Run | None) -> int | None:
+    """Requests that run on the engine now, by its own count; None when it does not say."""
+    if live is None:
+        return None
+    from engine_ctl.operations.load import running_requests
+
+    return running_requests(live)
+
+
+def _seconds(
+    ctx: Context, unit: str, profile: Profile, before: Profile | None, weighed: Weighed | None
+) -> tuple[float | None, float | None]:
+    """(expected now, expected the next time), from the unit's own earlier starts.
+
+    A start that resembles this one most counts: same profile and verdict first, then any.
+    """
+    same = _typical(ctx, unit, profile.name, weighed.forecast.verdict if weighed else None)
+    if same is not None:
+        return same, None
+    return _typical(ctx, unit, None), None
+
+
+def _typical(
+    ctx: Context, unit: str, profile: str | None, verdict: Verdict | None = None
+) -> float | None:
+    """Median seconds to readiness of the last starts, of that profile and verdict."""
+    from statistics import median
+
+    seconds = []
+    try:
+        runs = ctx.store.runs(unit)
+    except NotFound:
+        return None
+    for run in reversed(runs[-20:]):
+        try:
+            ready, spec = run.ready(), run.spec()
+        except StokerError:
+            continue
+        if ready is None or spec.kind is not Kind.ENGINE:
+            continue
+        if profile is not None and spec.profile != profile:
+            continue
+        known = run_facts.load(run.dir) if verdict is not None else None
+        if verdict is not None and known is not None and known.verdict not in (None, verdict):
+            continue
+        seconds.append(ready.seconds)
+        if len(seconds) == 5:
+            break
+    return median(seconds) if seconds else None
+
+
+def text(found: ForecastView) -> str:
+    """The forecast in words, for a terminal."""
+    lines = []
+    head = f"{found.unit}: {found.profile}"
+    if found.from_profile and found.from_profile != found.profile:
+        head = f"{found.unit}: {found.from_profile} → {found.profile}"
+    lines.append(head)
+    width = max((len(c.key) for c in found.changes), default=0)
+    for change in found.changes:
+        note = f", {change.note}" if change.note else ""
+        lines.append(f"  {change.key:{width}}  {change.old} → {change.new}  {change.cost}{note}")
+    for error in found.errors:
+        lines.append(f"  refused: {error}")
+    if found.checked_by and not found.errors:
+        lines.append(f"  {found.checked_by} accepts it")
+    if found.verdict is not None:
+        note = f" ({found.weights_note})" if found.weights_note else ""
+        lines.append(f"  weights: {found.verdict}{note}")
+    for reason in found.reasons:
+        differ = "; ".join(f"{f}: daemon {d}, engine {e}" for f, d, e in reason.fields)
+        lines.append(f"    {reason.category}: {differ or reason.hint}")
+    if found.port_note:
+        lines.append(f"  {found.port_note}")
+    if found.in_flight:
+        drain = f"drain up to {found.drain_s:.0f} s" if found.drain_s else "they are aborted"
+        lines.append(f"  {found.in_flight} requests in flight: {drain}")
+    lines += [f"  note: {warning}" for warning in found.warnings]
+    if found.expected_s is not None:
+        lines.append(f"  expected: {found.expected_s:.1f} s, by earlier starts")
+    if found.rollback_profile:
+        lines.append(f"  if it fails: back to {found.rollback_profile}")
+    return "\n".join(lines)
