@@ -132,6 +132,7 @@ class Become:
         close_all_but({go} | self.keep)
         standard_streams(order.log)
         if os.read(go, 1) != b"+":
+            print("the standby ended before this engine could begin", file=sys.stderr)
             finish(72)
         os.close(go)
         os.chdir(order.cwd)

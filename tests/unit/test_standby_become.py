@@ -1,0 +1,218 @@
+"""Become around a stand-in for vLLM: who is whose child, and what a SIGKILL at any time leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_ctl.model import Kind
+from engine_ctl.standby.client import Become, Client, Refused, Unavailable
+from engine_ctl.standby.lifecycle import command
+from engine_ctl.state.records import RunSpec
+from engine_ctl.state.store import Run, Store
+from engine_ctl.supervise import liveness, procs
+from engine_ctl.supervise.launch import SHIM, hold_shim_lock
+from engine_ctl.supervise.stop import stop
+from profiles.model import Stop
+from tests.standin.rig import dirs_in, until
+
+SCRIPT = Path(__file__).with_name("standby_become_script.py")
+MAIN = """
+import multiprocessing, os, signal, sys, time
+
+def worker():
+    time.sleep(600)
+
+def main():
+    if "--fail" in sys.argv:
+        raise ValueError("no such thing")
+    if "--exit" in sys.argv:
+        sys.exit(int(sys.argv[-1]))
+    child = multiprocessing.get_context("spawn").Process(target=worker, daemon=True)
+    child.start()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print("running", os.environ["STOKER_RUN"], os.getcwd(), sys.argv[1:], flush=True)
+    time.sleep(600)
+"""
+QUICK = Stop(ask_s=3.0, ask_again_s=1.0, kill_s=2.0)
+
+
+class Stage:
+    def __init__(self, root: Path) -> None:
+        self.store = Store(dirs_in(root))
+        self.store.create("u", Kind.ENGINE)
+        self.socket = root / "s" / "x"
+        self.socket.parent.mkdir(mode=0o700)
+        package = root / "vllm" / "entrypoints" / "cli"
+        package.mkdir(parents=True)
+        for directory in (root / "vllm", root / "vllm" / "entrypoints", package):
+            (directory / "__init__.py").write_text("")
+        (package / "main.py").write_text(MAIN)
+        self.root = root
+        self.token = uuid.uuid4().hex
+        self.runs: list[Run] = []
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def standby(self) -> subprocess.Popen[bytes]:
+        self.socket.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(self.socket), str(self.root)],
+            env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "TOKEN_OF_TEST": self.token},
+        )
+        until(self.socket.exists)
+        return self.process
+
+    def run(self, *more: str) -> Run:
+        argv = ["serve", "m", *more]
+        run = self.store.new_run(RunSpec(unit="u", kind=Kind.ENGINE, argv=argv, stop=QUICK))
+        self.runs.append(run)
+        return run
+
+    def become(self, run: Run, method: str = "auto") -> Become:
+        marks = {"STOKER_RUN": run.id, "STOKER_RUN_DIR": str(run.dir)}
+        with Client(self.socket) as client:
+            return client.become(
+                command(run.spec().argv),
+                marks,
+                run_dir=run.dir,
+                shim=SHIM,
+                shim_python=sys.executable,
+                cwd="/",
+                method=method,
+            )
+
+    def left(self, run: Run) -> list[procs.Proc]:
+        """Live processes in the sessions of this run's shim and leader."""
+        who = run.identity()
+        if who is None:
+            return []
+        sessions = {who.session, who.shim.pid}
+        return [p for p in procs.table().values() if p.sid in sessions and p.state not in "ZX"]
+
+    def strays(self) -> list[int]:
+        """Everything that was started from the standby, whatever became of it."""
+        found = []
+        for proc in procs.table().values():
+            with contextlib.suppress(OSError):
+                environ = Path(f"/proc/{proc.pid}/environ").read_bytes()
+                if self.token.encode() in environ and proc.state not in "ZX":
+                    found.append(proc.pid)
+        return found
+
+    def end(self) -> None:
+        for run in self.runs:
+            if run.identity() is not None:
+                stop(run)
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    made.standby()
+    yield made
+    made.end()
+
+
+def test_the_shim_is_the_parent_and_the_engine_leads_its_own_session(stage: Stage) -> None:
+    run = stage.run("--flag")
+    began = stage.become(run)
+    until(lambda: "running" in run.log.read_text(), "the engine has begun")
+    assert run.log.read_text() == f"running {run.id} / ['serve', 'm', '--flag']\n"
+    table = procs.table()
+    engine, shim = table[began.engine], table[began.shim]
+    assert engine.ppid == shim.pid and engine.sid == engine.pgid == engine.pid
+    assert shim.sid == shim.pid
+    until(lambda: len(stage.left(run)) == 5, "shim, engine, forker, resource tracker and worker")
+    assert run.log.stat().st_mode & 0o777 == 0o600
+    stop(run)
+    ended = run.exit()
+    assert ended is not None and (ended.code, ended.requested) == (0, True)
+    until(lambda: not stage.left(run))
+
+
+def test_no_descriptor_of_the_standby_reaches_an_engine(stage: Stage) -> None:
+    run = stage.run()
+    began = stage.become(run)
+    until(lambda: "running" in run.log.read_text())
+    links = {os.readlink(f"/proc/{began.engine}/fd/{fd}") for fd in (0, 1, 2)}
+    assert links == {"/dev/null", str(run.log)}
+    others = os.listdir(f"/proc/{began.engine}/fd")
+    sockets = [fd for fd in others if "socket" in os.readlink(f"/proc/{began.engine}/fd/{fd}")]
+    assert len(sockets) == 1  # to the forker
+
+
+def test_exit_codes_and_tracebacks_are_those_of_a_command(stage: Stage) -> None:
+    exits, fails = stage.run("--exit", "5"), stage.run("--fail")
+    for run in (exits, fails):
+        stage.become(run)
+        until(lambda run=run: liveness.look(run).ended)
+    assert [run.exit().code for run in (exits, fails)] == [5, 1]  # type: ignore[union-attr]
+    assert "ValueError: no such thing" in fails.log.read_text()
+
+
+def test_a_run_that_is_watched_already_is_refused_and_nothing_runs(stage: Stage) -> None:
+    run = stage.run()
+    lock = hold_shim_lock(run)
+    with pytest.raises(Refused, match="another shim watches"):
+        stage.become(run)
+    os.close(lock)
+    until(lambda: "ended before" in run.log.read_text(), "the engine has given up")
+    assert run.identity() is None
+    assert stage.process is not None
+    until(lambda: procs.descendants([stage.process.pid], procs.table(), ()) == set())  # type: ignore[union-attr]
+
+
+def test_a_run_directory_that_is_none_is_refused(stage: Stage) -> None:
+    run = stage.run()
+    (run.dir / "spec.json").write_text("damaged")
+    with Client(stage.socket) as client, pytest.raises(Refused, match="missing or damaged"):
+        client.become(
+            ["serve"], {}, run_dir=run.dir, shim=SHIM, shim_python=sys.executable, cwd="/"
+        )
+
+
+def test_the_standby_reaps_and_stays_small(stage: Stage) -> None:
+    process = stage.process
+    assert process is not None
+    fds = len(os.listdir(f"/proc/{process.pid}/fd"))
+    for _ in range(10):
+        run = stage.run("--exit", "0")
+        stage.become(run)
+        until(lambda run=run: run.exit() is not None)
+    until(lambda: procs.descendants([process.pid], procs.table(), ()) == set())
+    assert len(os.listdir(f"/proc/{process.pid}/fd")) == fds
+
+
+@pytest.mark.parametrize("after_ms", [0, 2, 4, 8, 15, 25, 40, 60, 90, 150])
+def test_sigkill_at_any_time_leaves_an_engine_or_nothing(stage: Stage, after_ms: int) -> None:
+    process, run = stage.process, stage.run()
+    assert process is not None
+    killer = threading.Timer(after_ms / 1000, process.send_signal, (signal.SIGKILL,))
+    killer.start()
+    began = None
+    with contextlib.suppress(Unavailable, Refused):
+        began = stage.become(run)
+    killer.join()
+    process.wait()
+    if began is None:
+        # nothing was begun, or it ends by itself; or only the answer was lost
+        until(lambda: not stage.strays() or (run.log.exists() and "running" in run.log.read_text()))
+    else:
+        until(lambda: "running" in run.log.read_text(), "the engine goes on")
+        assert stage.left(run)
+    if run.identity() is not None:
+        stop(run)
+        assert run.exit() is not None
+    until(lambda: not stage.strays(), "nothing is left")
