@@ -173,11 +173,7 @@ class StokerApp(App[None]):
         """One line above the events: what the console did or could not do."""
         sign = {"error": "✗ ", "warn": "⚠ ", "ok": "✓ "}.get(style, "")
         self.message = (Span(sign + clean(text), style),) if text else None
-        if self.shown_screen is self.deck:
-            self.deck.again()
-        elif text:
-            severity = {"error": "error", "warn": "warning"}.get(style, "information")
-            self.notify(clean(text), severity=severity, markup=False)  # type: ignore[arg-type]
+        self.shown_screen.again()
 
     # Threads
 

@@ -27,7 +27,7 @@ class Flows:
     def perform(self, id: str, target: str = "") -> None:
         """Do an action by id on `target` (a unit, or pids), else on the selected unit."""
         entry = actions.action(id)
-        unit = self.app.unit_named(target) or self.app.selected_unit
+        unit = self.app.unit_named(target) or self.app.shown_screen.unit
         if entry.scope == "unit":
             if unit is None:
                 self.app.say("Select a unit first.", "warn")
@@ -206,7 +206,9 @@ class Flows:
             elif answer == "go":
                 self._go(unit, profile)
 
-        self.app.push_screen(ForecastScreen(unit, profile), decided)
+        now = self.app.unit_named(unit)
+        running = now is not None and actions.action("stop").allowed(now)
+        self.app.push_screen(ForecastScreen(unit, profile, running), decided)
 
     def _go(self, unit: str, profile: str | None) -> None:
         now = self.app.unit_named(unit)
@@ -259,6 +261,7 @@ class Flows:
             screen.word = ""  # type: ignore[attr-defined]
             screen.again()
         elif screen is not self.app.deck:
+            self.app.message = None
             self.app.pop_screen()
         elif self.app.message:
             self.app.say("")

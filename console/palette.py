@@ -24,6 +24,10 @@ class ActionProvider(Provider):
                 help=entry.help,
             )
 
+        yield DiscoveryHit(
+            "theme", self.app.action_change_theme, help="Change the colours of the console."
+        )
+
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for entry in self._entries():

@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from console.view import machine
 from console.view.deck import filtered, footer
-from console.view.spans import Item, Line, Span, clean, line, spread
+from console.view.spans import Item, Line, Span, clean, clip_line, line, spread
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
@@ -35,6 +35,11 @@ class StokerScreen(Screen[None]):
     def stoker(self) -> StokerApp:
         return cast("StokerApp", self.app)
 
+    @property
+    def unit(self) -> UnitView | None:
+        """The unit that keys act on here."""
+        return self.stoker.selected_unit
+
     def lines(self, id: str) -> Lines:
         return self.query_one(f"#{id}", Lines)
 
@@ -53,6 +58,15 @@ class StokerScreen(Screen[None]):
         if snapshot is not None:
             self.lines("header").set_lines([machine.header(snapshot, cells)])
         self.lines("footer").set_lines([footer(unit, cells)])
+        self.show_message()
+
+    def show_message(self) -> None:
+        """What the console itself has to say, above the footer (the deck has it in its events)."""
+        said = self.stoker.message
+        line_of = [clip_line((Span(" "), *said), self.size.width)] if said else []
+        for widget in self.query("#said").results(Lines):
+            widget.set_lines(line_of)
+            widget.display = bool(line_of)
 
 
 class DetailScreen(StokerScreen):
@@ -80,6 +94,7 @@ class DetailScreen(StokerScreen):
         body = Lines(id="body", cursor=self.CURSOR)
         body.can_focus = True
         yield body
+        yield Lines(id="said")
         yield Lines(id="footer")
 
     # For subclasses
@@ -97,10 +112,6 @@ class DetailScreen(StokerScreen):
         return (unit.unit, unit.run, unit.phase) if unit and self.PER_UNIT else ""
 
     # Showing
-
-    @property
-    def unit(self) -> UnitView | None:
-        return self.stoker.selected_unit
 
     def on_mount(self) -> None:
         self.lines("body").focus()

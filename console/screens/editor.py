@@ -35,7 +35,7 @@ class EditorScreen(StokerScreen):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self._name = name
+        self._profile = name
         self._detail: ProfileDetail | None = None
         self._saved = ""
         self._findings: Sequence[LintFinding] = ()
@@ -85,7 +85,7 @@ class EditorScreen(StokerScreen):
                     self._note = line(Span(text, "info"))
             self.again()
 
-        self.stoker.ask(lambda: self.stoker.ops.profile(self._name), then)
+        self.stoker.ask(lambda: self.stoker.ops.profile(self._profile), then)
 
     # Showing
 
@@ -108,7 +108,7 @@ class EditorScreen(StokerScreen):
         self.lines("footer").set_lines([keys])
 
     def _title(self, cells: int) -> Line:
-        left = [Span(" edit ", "title"), Span(clean(self._name), "bold")]
+        left = [Span(" edit ", "title"), Span(clean(self._profile), "bold")]
         if self.changed:
             left.append(Span(" changed, not saved", "warn"))
         where = clean(self._detail.summary.path or "") if self._detail else ""
@@ -136,7 +136,8 @@ class EditorScreen(StokerScreen):
         event.stop()
         if self._detail is None:
             return
-        self._note = ()
+        if self.changed:
+            self._note = ()
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(0.3, self._lint)
@@ -153,7 +154,7 @@ class EditorScreen(StokerScreen):
                 self._findings = value
             self.again()
 
-        self.stoker.ask(lambda: self.stoker.ops.profile_lint(self._name, text), then)
+        self.stoker.ask(lambda: self.stoker.ops.profile_lint(self._profile, text), then)
 
     def action_complete(self) -> None:
         """Complete the argument name before the cursor, or show what begins with it."""
@@ -193,7 +194,7 @@ class EditorScreen(StokerScreen):
                 self._note = line(Span(" ✓ saved", "ok"), Span(f" {clean(str(value))}", "muted"))
             self.again()
 
-        self.stoker.ask(lambda: self.stoker.ops.profile_save(self._name, text), then)
+        self.stoker.ask(lambda: self.stoker.ops.profile_save(self._profile, text), then)
 
     def action_leave(self) -> None:
         if not self.changed:
@@ -205,7 +206,7 @@ class EditorScreen(StokerScreen):
             if yes:
                 self.dismiss(None)
 
-        question = [line(Span(f"Leave {clean(self._name)} without saving?", "bold"))]
+        question = [line(Span(f"Leave {clean(self._profile)} without saving?", "bold"))]
         self.app.push_screen(ConfirmScreen(question, "drop the changes"), answered)
 
 

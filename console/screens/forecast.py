@@ -26,10 +26,11 @@ class ForecastScreen(CardScreen[str | None]):
         Binding("escape,q", "dismiss(None)", show=False),
     ]
 
-    def __init__(self, unit: str, profile: str | None) -> None:
+    def __init__(self, unit: str, profile: str | None, running: bool) -> None:
         super().__init__()
         self._unit = unit
         self._profile = profile
+        self._live = running
         self._view: ForecastView | None = None
         self._error: str | None = None
 
@@ -51,7 +52,7 @@ class ForecastScreen(CardScreen[str | None]):
         return self._view is not None and not self._view.errors
 
     def show(self) -> None:
-        lines: list[Line] = [view.title(self._unit, self._profile, self._view), ()]
+        lines: list[Line] = [view.title(self._unit, self._profile, self._view, self._live), ()]
         if self._error is not None:
             lines.append(line(Span(f"✗ {clean(self._error)}", "error")))
         elif self._view is None:
@@ -60,7 +61,7 @@ class ForecastScreen(CardScreen[str | None]):
             lines += view.body(self._view, self.room)
         keys: list[Span] = []
         if self.can_go:
-            verb = " swap   " if self._profile else " do it   "
+            verb = " swap   " if self._profile else " restart   " if self._live else " start   "
             keys += [Span("enter", "key", "go"), Span(verb, "", "go")]
         keys += [Span("e", "key", "edit"), Span(" edit   ", "", "edit")]
         keys += [Span("esc", "key", "no"), Span(" leave everything as it is", "", "no")]

@@ -49,6 +49,7 @@ class ProfilesScreen(StokerScreen):
             right = Lines(id="detail")
             right.can_focus = True
             yield right
+        yield Lines(id="said")
         yield Lines(id="footer")
 
     def on_mount(self) -> None:

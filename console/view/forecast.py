@@ -16,11 +16,12 @@ COST_STYLE = {
 }
 
 
-def title(unit: str, profile: str | None, view: ForecastView | None) -> Line:
+def title(unit: str, profile: str | None, view: ForecastView | None, running: bool) -> Line:
     """`Swap chat-8b: chat-interactive → chat-throughput`."""
     if profile is None:
-        name = view.profile if view else ""
-        return line(Span(f"Start {clean(unit)} now: ", "bold"), Span(clean(name), "bold"))
+        name = f": {clean(view.profile)}" if view else ""
+        verb = "Restart" if running else "Start"
+        return line(Span(f"{verb} {clean(unit)} as its file is now{name}", "bold"))
     before = f"{clean(view.from_profile)} → " if view and view.from_profile else ""
     return line(Span(f"Swap {clean(unit)}: {before}{clean(profile)}", "bold"))
 

@@ -87,6 +87,9 @@ def _rank(rank: RankLoad, ranks: int, cells: int) -> list[Line]:
     reasons = [f"{clean(k)} {n.count(v)}" for k, v in rank.waiting_by_reason.items() if v]
     if reasons:
         spans.append(Span(f" ({', '.join(reasons)})", "warn"))
+    rate = rank.preemptions_per_second
+    told = n.count(rank.preemptions) + (f" ({rate:.1f}/s)" if rate else "")
+    spans += [Span("   preempted ", "muted"), Span(told, "warn" if rate else "")]
     kv = "warn" if (rank.kv_cache_usage or 0) > 0.95 else "bold"
     spans += [Span("   KV ", "muted"), Span(n.percent(rank.kv_cache_usage) + " %", kv)]
     if rank.sleep_state not in (None, "awake"):
@@ -95,10 +98,6 @@ def _rank(rank: RankLoad, ranks: int, cells: int) -> list[Line]:
     second += [Span("generation ", "muted"), Span(n.count(rank.tokens_per_second) + " tok/s")]
     second += [Span("   prompt ", "muted"), Span(n.count(rank.prompt_tokens_per_second) + " tok/s")]
     second += [Span("   prefix hits ", "muted"), Span(n.percent(rank.prefix_hit_rate) + " %")]
-    rate = rank.preemptions_per_second
-    style = "warn" if rate else ""
-    told = n.count(rank.preemptions) + (f" ({rate:.1f}/s)" if rate else "")
-    second += [Span("   preemptions ", "muted"), Span(told, style)]
     lines: list[Line] = [clip_line(spans, cells), clip_line(second, cells)]
     lines += _latencies(rank, cells)
     lines += _extras(rank.extra, cells)
@@ -150,7 +149,7 @@ def _value(value: float | str, unit: str) -> str:
 def _history(history: Mapping[str, Sequence[float]], cells: int) -> list[Line]:
     if not any(history.get(key) for key, *_ in TRENDS):
         return []
-    both = cells >= 110
+    both = cells >= 110 and any(history.get(f"hour.{key}") for key, *_ in TRENDS)
     room = max(10, (cells - 36) // (2 if both else 1) - 4)
     titles = " " * 22 + pad("now", 12, True) + "  " + pad("last two minutes", room)
     lines: list[Line] = [line(Span(titles + ("  last hour" if both else ""), "muted"))]

@@ -85,7 +85,7 @@ def _bar(start: StartRecord, best: bool, longest: float, cells: int) -> Line:
     total = n.seconds(start.ready_s) if start.ready_s is not None else _outcome(start)
     style = "" if start.ready_s is not None else "error"
     right = (Span(pad(total, 11, True), style), Span(" "))
-    room = max(cells - 15 - 12, 10)
+    room = max(cells - 15 - 12 - 1, 10)
     return spread((*left, *_phases(start, longest, room)), right, cells)
 
 
@@ -119,7 +119,7 @@ def _numbers(start: StartRecord, best: StartRecord | None, now: float, cells: in
     best_took = {m.phase: m.seconds for m in best.phases} if best and best is not start else {}
     for mark in start.phases:
         name = f"       {mark.phase:<13}"
-        took = n.seconds(mark.seconds) if mark.seconds is not None else "running"
+        took = f"{mark.seconds:.1f} s" if mark.seconds is not None else "running"
         spans = [Span(name), Span(pad(took, 9, True), "bold")]
         spans.append(Span(f"   at {mark.start_s:5.1f} s", "muted"))
         other = best_took.get(mark.phase)

@@ -38,8 +38,11 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         if daemon.name == selected or len(daemons) == 1:
             lines += fingerprint(daemon, cells)
         elif daemon.last_fallback:
-            text = f"     └ {clean(daemon.last_fallback)}"
+            text = f"     └ last fall back: {clean(daemon.last_fallback)}"
             lines.append(clip_line(line(Span(text, "warn")), cells))
+        if daemon.socket_state and not daemon.socket_state.endswith("ok"):
+            text = f"     └ ✗ socket {clean(daemon.socket_state)}: {clean(daemon.socket or '–')}"
+            lines.insert(1, clip_line(line(Span(text, "error")), cells))
         found.append(Item(daemon.name, tuple(lines)))
     return found
 

@@ -8,8 +8,6 @@ from console.view.units import reason_words
 from engine_ctl.answers import FailureCard, Fix
 from engine_ctl.model import UnitView, Verdict
 
-_LABEL = 16
-
 
 def items(card: FailureCard | None, unit: UnitView, now: float, cells: int) -> list[Item]:
     """The card of the latest ended run and the reasons of a fall back of the current one."""
@@ -37,19 +35,21 @@ def _failure(card: FailureCard, now: float, cells: int) -> list[Item]:
         lines += _row(clean(cause.category), clean(cause.hint), cells, "error", "bold")
     for index, fix in enumerate(card.fixes):
         label = "do this" if index == 0 else "or"
-        key = Span("   [a] apply and restart", "key", "apply") if index == 0 else Span("")
-        lines.append(line(Span(_pad(label), "title"), *_fix(fix), key))
+        words = "[a] apply and restart" if cells >= 100 else "[a] apply"
+        key = Span(f"   {words}", "key", "apply") if index == 0 else Span("")
+        left = line(Span(_pad(label, cells), "title"), *_fix(fix))
+        lines.append((*clip_line(left, cells - len(words) - 4), key))
     for index, change in enumerate(card.changed):
         by = Span(f"   ({clean(card.changed_by)})", "muted") if card.changed_by else Span("")
         label = "changed last" if index == 0 else ""
-        lines.append(clip_line(line(Span(_pad(label), "muted"), *_fix(change), by), cells))
+        lines.append(clip_line(line(Span(_pad(label, cells), "muted"), *_fix(change), by), cells))
     for index, text in enumerate(card.memory):
         lines += _row("memory then" if index == 0 else "", clean(text), cells)
     if cause is not None and cause.line:
         lines.append(())
         lines += _row("first cause", clean(cause.line), cells, limit=6)
         if card.log:
-            lines.append(line(Span(_pad("")), Span("[enter] in the log", "key", "in-log")))
+            lines.append(line(Span(_pad("", cells)), Span("[enter] in the log", "key", "in-log")))
     if cause is not None and cause.evidence:
         lines.append(())
         for index, text in enumerate(cause.evidence):
@@ -69,7 +69,7 @@ def _fallback(unit: UnitView, cells: int) -> list[Item]:
             lines += _row("do this", clean(reason.hint), cells)
         if reason.line:
             lines += _row("line", clean(reason.line), cells, body="muted", limit=3)
-    lines.append(line(Span(_pad("")), Span("[f] forecast", "key", "forecast")))
+    lines.append(line(Span(_pad("", cells)), Span("[f] forecast", "key", "forecast")))
     return [Item(None, tuple(lines))]
 
 
@@ -81,8 +81,12 @@ def _fix(fix: Fix) -> tuple[Span, ...]:
     )
 
 
-def _pad(label: str) -> str:
-    return f"  {label:<{_LABEL}} "
+def _room(cells: int) -> int:
+    return 20 if cells >= 100 else 17
+
+
+def _pad(label: str, cells: int) -> str:
+    return f"  {label:<{_room(cells)}} "
 
 
 def _row(
@@ -93,8 +97,8 @@ def _row(
     body: str = "",
     limit: int = 0,
 ) -> list[Line]:
-    head = _pad(label)
-    if len(label) > _LABEL:
+    head = _pad(label, cells)
+    if len(label) > _room(cells):
         return [line(Span(f"  {label}", style)), *_row("", text, cells, style, body, limit)]
     first, *rest = wrap(text, max(cells - len(head) - 1, 20), limit) or [""]
     return [

@@ -243,7 +243,7 @@ class Lines(ScrollView):
         if at >= len(self._lines):
             return Strip.blank(width, self.rich_style)
         spans = self._lines[at]
-        lit = self.cursor and self.key is not None and self._items[self._owner[at]].key == self.key
+        lit = self.cursor and self.key is not None and self._first.get(self.key) == at
         strip = self._strips.get((spans, lit))
         if strip is None:
             if len(self._strips) > 2000:

@@ -65,9 +65,7 @@ STARTS = (
             (Phase.PROFILING, 6.8),
             (Phase.CAPTURING, 6.0),
             (Phase.READY, 0.8),
-            notes={
-                Phase.IMPORTING: "silent: import of the API server, spawn, import of EngineCore"
-            },
+            notes={Phase.IMPORTING: "silent: import, spawn, import of EngineCore"},
         ),
         43.0,
         Phase.READY,
@@ -243,9 +241,7 @@ PROFILES = (
         units=("chat-8b",),
         notes="Many requests at once.",
     ),
-    ProfileSummary(
-        "broken", "broken.yaml", False, problem="line 3: max_modle_len: did you mean max_model_len?"
-    ),
+    ProfileSummary("broken", "broken.yaml", False, problem="line 3: max_modle_len"),
     ProfileSummary("long-context", None, True, notes="Long prompts with chunked prefill."),
     ProfileSummary("fast-iteration", None, True, notes="Starts fast, serves slower."),
 )

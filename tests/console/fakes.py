@@ -99,12 +99,17 @@ def ranks() -> tuple[RankLoad, ...]:
             preemptions=3,
             sleep_state="awake",
             percentiles={
-                "time_to_first_token_seconds": up,
-                "inter_token_latency_seconds": {"p50": 0.018, "p95": 0.024, "p99": 0.031},
-                "request_queue_time_seconds": {"p50": 1.9, "p95": 4.2, "p99": 6.1},
-                "e2e_request_latency_seconds": {"p50": 6.1, "p95": 11.9, "p99": 15.2},
+                "ttft": up,
+                "itl": {"p50": 0.018, "p95": 0.024, "p99": 0.031},
+                "queue": {"p50": 1.9, "p95": 4.2, "p99": 6.1},
+                "e2e": {"p50": 6.1, "p95": 11.9, "p99": 15.2},
             },
-            extra={"spec_decode_acceptance": 0.72, "admission_rejections": 4.0},
+            over=("e2e.p99",),
+            extra={
+                "spec_acceptance": 0.72,
+                "kv_cache_size_tokens": 812345.0,
+                "finished_stop": 4012.0,
+            },
         ),
     )
 
@@ -120,7 +125,9 @@ def load() -> EngineLoad:
         tokens_per_second=3412.0,
         prompt_tokens_per_second=9120.0,
         healthy=True,
+        rejections={"max_num_queued_reqs": 4.0},
         history={
+            "hour.tokens_per_second": tuple(2000 + 12 * w for w in wave),
             "running": tuple(12.0 - i % 3 for i in range(120)),
             "waiting": wave,
             "kv_cache_usage": tuple(0.2 + i / 600 for i in range(120)),

@@ -1,0 +1,75 @@
+"""The registry: unique keys, what is allowed when, and that it is light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from console import actions
+from console.main import COMMANDS
+from engine_ctl.model import Kind, Phase, UnitView, Verdict
+
+
+def unit(phase: Phase | None, kind: Kind = Kind.ENGINE, **more: object) -> UnitView:
+    return UnitView("u", kind, "p", phase, run="u/1", **more)  # type: ignore[arg-type]
+
+
+def ids(view: UnitView | None) -> set[str]:
+    return {entry.id for entry in actions.allowed_now(view)}
+
+
+def test_no_key_means_two_things() -> None:
+    keys = Counter(key for entry in actions.ACTIONS for key in entry.keys.split(","))
+    assert [key for key, times in keys.items() if times > 1] == []
+    assert len({entry.id for entry in actions.ACTIONS}) == len(actions.ACTIONS)
+
+
+def test_every_command_named_is_a_command() -> None:
+    named = {entry.command for entry in actions.ACTIONS if entry.command}
+    assert named <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("view", "allowed", "refused"),
+    [
+        (unit(None), {"start", "remove"}, {"stop", "restart", "bench", "queues"}),
+        (unit(Phase.READY), {"stop", "restart", "swap", "bench", "queues"}, {"start", "remove"}),
+        (unit(Phase.CAPTURING), {"stop", "restart", "log"}, {"start", "bench", "queues", "why"}),
+        (unit(Phase.FAILED), {"why", "start", "remove"}, {"stop", "bench"}),
+        (unit(Phase.STOPPING), {"log"}, {"stop", "restart", "start"}),
+        (unit(Phase.LOST), {"why", "start"}, {"stop"}),
+        (unit(Phase.ORPHANED), {"stop", "restart"}, {"start"}),
+        (unit(Phase.READY, verdict=Verdict.FALLBACK), {"why"}, set()),
+        (unit(Phase.READY, Kind.PRELOAD), {"stop", "reload", "release"}, {"swap", "queues"}),
+        (unit(Phase.READY, Kind.STANDBY), {"stop"}, {"restart", "start", "swap", "remove"}),
+    ],
+)
+def test_what_is_allowed(view: UnitView, allowed: set[str], refused: set[str]) -> None:
+    found = ids(view)
+    assert allowed <= found
+    assert not refused & found
+
+
+def test_nothing_selected_leaves_the_deck_actions() -> None:
+    assert {"profiles", "weights", "ledger", "help", "leave", "new"} <= ids(None)
+    assert not {"start", "stop", "swap"} & ids(None)
+
+
+def test_the_registry_imports_no_textual() -> None:
+    code = "import sys, console.actions; print(any(m.startswith('textual') for m in sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+
+
+def test_views_import_no_textual() -> None:
+    code = (
+        "import sys, importlib, pkgutil, console.view as v\n"
+        "for m in pkgutil.iter_modules(v.__path__):\n"
+        "    importlib.import_module('console.view.' + m.name)\n"
+        "print(sorted(m for m in sys.modules if m.split('.')[0] in ('textual', 'vllm', 'torch')))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

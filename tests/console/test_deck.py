@@ -1,0 +1,209 @@
+"""The deck with Pilot, at the smallest and at a usual size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.style import Style
+
+from console.app import StokerApp
+from console.screens.deck import DeckScreen
+from console.widgets.lines import Lines
+from console.widgets.meanings import CLASSES, meaning
+from engine_ctl.model import Phase
+from tests.console import answers, fakes
+
+SIZES = [(80, 24), (140, 45)]
+
+
+def make(snapshot: Any = None, **more: Any) -> StokerApp:
+    feed = fakes.Feed(fakes.gpu_snapshot() if snapshot is None else snapshot)
+    return StokerApp(more.pop("ops", None) or answers.ops(), feed, **more)
+
+
+def shown(app: StokerApp, id: str) -> str:
+    return "\n".join(app.screen.query_one(f"#{id}", Lines).text)
+
+
+def painted(app: StokerApp) -> str:
+    """What is on the terminal, as text."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_deck_answers_at_a_glance(size: tuple[int, int], until: Any) -> None:
+    app = make()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "chat-8b" in painted(app))
+        text = painted(app)
+        assert "gpu-box" in text and "12:02:11" in text
+        assert "GPU 0" in text and "GPU 1" in text
+        assert "[o] reap" in text
+        assert "57" in text and "3 412" in text and "mapped" in text
+        assert "dtype: daemon bfloat16, engine float16" in text
+        assert "max_num_seqs" in text.split("hint:")[1]
+        assert len(text.split("\n")) == size[1]
+        assert text.split("\n")[-1].strip().endswith("q leave")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_newcomer_is_told_what_to_do(size: tuple[int, int], until: Any) -> None:
+    app = make(fakes.cpu_snapshot(units=()))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "stoker demo" in painted(app))
+        assert "no GPU, 8 cores" in painted(app)
+        assert "x stop" not in painted(app)
+
+
+async def test_before_the_first_snapshot_there_is_a_frame() -> None:
+    app = make()
+    app.feed = fakes.Feed(None)
+    async with app.run_test(size=(80, 24)):
+        assert "STOKER" in painted(app) and "q leave" in painted(app)
+
+
+async def test_only_changed_cells_are_painted(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: "chat-8b" in painted(app))
+        await pilot.pause()
+        table = app.screen.query_one("#units", Lines)
+        regions: list[Any] = []
+        original = table.refresh
+
+        def refresh(*found: Any, **more: Any) -> Any:
+            regions.extend(found or ["all"])
+            return original(*found, **more)
+
+        table.refresh = refresh  # type: ignore[method-assign]
+        chat = fakes.gpu_units()[0]
+        assert chat.load is not None
+        app.feed.change("chat-8b", load=replace(chat.load, waiting=61))  # type: ignore[attr-defined]
+        await until(pilot, lambda: " 61 " in table.text[0])
+        assert regions and "all" not in regions
+        assert all(region.height == 1 and region.width <= 4 for region in regions)
+
+
+async def test_cursor_and_scroll_stay_when_rows_change(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(80, 17)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("end")
+        table = app.screen.query_one("#units", Lines)
+        await until(pilot, lambda: table.key == "standby" and table.scroll_offset.y > 0)
+        before = table.scroll_offset.y
+        app.feed.change("vision", phase=Phase.IMPORTING, phase_s=0.4)  # type: ignore[attr-defined]
+        await until(pilot, lambda: "importing" in shown(app, "units"))
+        assert (table.key, table.scroll_offset.y) == ("standby", before)
+        assert app.snapshot is not None
+        fewer = tuple(u for u in app.snapshot.units if u.unit != "standby")
+        app.feed.give(replace(app.snapshot, units=fewer))  # type: ignore[attr-defined]
+        await until(pilot, lambda: table.key == "m8b")
+
+
+async def test_keys_move_and_jump(until: Any) -> None:
+    app = make(select="draft-1b")
+    async with app.run_test(size=(140, 45)) as pilot:
+        table = app.screen.query_one("#units", Lines)
+        await until(pilot, lambda: table.key == "draft-1b")
+        await pilot.press("down")
+        assert table.key == "long-ctx"
+        await pilot.press("1")
+        assert table.key == "chat-8b"
+        await pilot.press("end", "down")
+        assert table.key == "standby"
+
+
+async def test_the_filter_narrows_and_goes(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: "chat-8b" in shown(app, "units"))
+        await pilot.press("slash", "d", "r", "a", "f", "t", "enter")
+        await until(pilot, lambda: "chat-8b" not in shown(app, "units"))
+        assert "draft-1b" in shown(app, "units")
+        await pilot.press("escape")
+        await until(pilot, lambda: "chat-8b" in shown(app, "units"))
+
+
+async def test_the_mouse_selects_presses_and_opens(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: "chat-8b" in shown(app, "units"))
+        await pilot.pause()
+        table = app.screen.query_one("#units", Lines)
+        row = next(i for i, text in enumerate(table.text) if "m8b" in text and "✗" not in text)
+        await pilot.click("#units", offset=(10, row))
+        assert table.key == "m8b"
+        alerts = app.screen.query_one("#alerts", Lines)
+        await pilot.click("#alerts", offset=(alerts.text[0].index("[o]") + 1, 0))
+        await until(pilot, lambda: "End 1 orphaned" in painted(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: ("reap", (48122,)) in ops.calls)
+        footer = app.screen.query_one("#footer", Lines)
+        await pilot.click("#footer", offset=(footer.text[0].index("? help"), 0))
+        await until(pilot, lambda: "never stops an engine" in painted(app))
+
+
+async def test_a_burst_of_the_log_is_shown_and_a_key_is_answered(
+    tmp_path: Path, until: Any
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("first\n")
+    units = fakes.gpu_units()
+    snapshot = replace(fakes.gpu_snapshot(), units=(replace(units[0], log=str(log)), *units[1:]))
+    app = make(snapshot)
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: "first" in painted(app))
+        with log.open("a") as file:
+            file.writelines(f"(Core pid=7) INFO line {i} [/nope] \x1b[31m\n" for i in range(50_000))
+        await pilot.press("down")
+        assert app.screen.query_one("#units", Lines).key == "code-32b"
+        await pilot.press("up")
+        await until(pilot, lambda: "line 49999 [/nope]" in painted(app))
+        assert len(app.screen.query_one("#log", Lines).text) <= 400
+
+
+async def test_a_reader_who_scrolled_up_is_not_pulled_back(tmp_path: Path, until: Any) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {i}\n" for i in range(300)))
+    units = fakes.gpu_units()
+    snapshot = replace(fakes.gpu_snapshot(), units=(replace(units[0], log=str(log)), *units[1:]))
+    app = make(snapshot)
+    async with app.run_test(size=(80, 24)) as pilot:
+        tail = app.screen.query_one("#log", Lines)
+        await until(pilot, lambda: "line 299" in painted(app))
+        tail.scroll_to(y=5, animate=False)
+        await until(pilot, lambda: tail.scroll_offset.y == 5)
+        with log.open("a") as file:
+            file.write("newest\n")
+        await until(pilot, lambda: any("newest" in text for text in tail.text))
+        assert tail.scroll_offset.y == 5
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (100, 30), (200, 60), (300, 90)])
+async def test_any_size_is_survived(size: tuple[int, int], until: Any) -> None:
+    app = make()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "STOKER" in painted(app))
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "q leave" in painted(app))
+        assert len(painted(app).split("\n")) == 24
+
+
+async def test_every_theme_keeps_text_apart_from_its_ground() -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        for theme in sorted(app.available_themes):
+            app.theme = theme
+            await pilot.pause()
+            screen = app.screen
+            assert isinstance(screen, DeckScreen)
+            ground = screen.query_one("#units", Lines).background_colors[1]
+            for name in CLASSES:
+                style: Style = meaning(screen, name.removeprefix("s-"), ground)
+                assert style.color != style.bgcolor, (theme, name)
+            assert "chat-8b" in painted(app)

@@ -1,0 +1,219 @@
+"""Every detail screen opens, shows its subject, goes back, and follows the selected unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from console.screens import registry
+from console.screens.base import StokerScreen
+from engine_ctl.errors import NotFound
+from engine_ctl.model import Phase
+from tests.console import answers, fakes
+from tests.console.test_deck import SIZES, make, painted
+
+SHOWN = {
+    "question_mark": "never stops an engine",
+    "y": "CUDA graphs did not fit",
+    "W": "saved 37.8 s against disk",
+    "g": "beside all this, gpu_memory_utilization",
+    "Q": "first token",
+    "k": "FLASH_ATTN (version 3)",
+    "w": "kv_cache_dtype",
+    "e": "daemon ready, 15.6 GiB",
+    "h": "prefix hit rate 61 %",
+    "p": "enable_prefix_caching",
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("key", SHOWN)
+async def test_a_screen_opens_shows_and_goes_back(
+    key: str, size: tuple[int, int], until: Any
+) -> None:
+    app = make(select="long-ctx" if key == "y" else "chat-8b")
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press(key)
+        await until(pilot, lambda: SHOWN[key] in painted(app))
+        assert "q leave" in painted(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.deck)
+        await pilot.press(key)
+        await until(pilot, lambda: app.screen is not app.deck)
+        await pilot.press(key)
+        await until(pilot, lambda: app.screen is app.deck)
+
+
+async def test_screens_replace_each_other_and_one_escape_is_home(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("g", "Q", "W", "k", "e")
+        await until(pilot, lambda: "daemon ready" in painted(app))
+        assert len(app.screen_stack) == 2
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.deck)
+
+
+async def test_brackets_walk_through_the_units(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("W")
+        await until(pilot, lambda: ("starts", "chat-8b") in ops.calls)
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: ("starts", "code-32b") in ops.calls)
+        await until(pilot, lambda: "starts code-32b" in painted(app))
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "starts chat-8b" in painted(app))
+
+
+async def test_a_question_is_asked_again_when_the_run_changes_and_not_else(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("k")
+        await until(pilot, lambda: "FLASH_ATTN" in painted(app))
+        app.feed.change("chat-8b", uptime_s=9000.0)  # type: ignore[attr-defined]
+        await until(pilot, lambda: "12:02:12" in painted(app))
+        assert ops.calls.count(("kernels", "chat-8b")) == 1
+        app.feed.change("chat-8b", run="chat-8b/19", phase=Phase.CAPTURING)  # type: ignore[attr-defined]
+        await until(pilot, lambda: ops.calls.count(("kernels", "chat-8b")) == 2)
+
+
+async def test_an_error_of_a_question_is_shown_in_its_place(until: Any) -> None:
+    ops = answers.ops()
+    ops.errors["kernels"] = NotFound("no log of chat-8b/18: [/nope]")
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("k")
+        await until(pilot, lambda: "✗ no log of chat-8b/18: [/nope]" in painted(app))
+
+
+async def test_the_selected_start_unfolds(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("W")
+        await until(pilot, lambda: "from a standby" in painted(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "silent: import, spawn" in painted(app))
+
+
+async def test_daemon_keys_act_on_the_daemon_under_the_cursor(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("w")
+        await until(pilot, lambda: "R reload" in painted(app))
+        await pilot.press("R")
+        await until(pilot, lambda: "Load the weights of m8b again?" in painted(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: ("preload_reload", "m8b") in ops.calls)
+
+
+async def test_events_filter(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("e")
+        await until(pilot, lambda: "daemon ready" in painted(app))
+        await pilot.press("slash", *"fell", "enter")
+        await until(pilot, lambda: "daemon ready" not in painted(app))
+        assert "fell back" in painted(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: "daemon ready" in painted(app))
+
+
+async def test_profiles_show_difference_and_edit(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("p")
+        await until(pilot, lambda: "built in: interactive" in painted(app))
+        await pilot.press("d")
+        await until(pilot, lambda: "running chat-8b → chat-throughput" in painted(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "measured on Tuesday" in painted(app))
+
+
+async def edit(pilot: Any, app: Any, until: Any) -> Any:
+    from console.screens.editor import EditorScreen
+
+    await until(pilot, lambda: app.selected_unit is not None)
+    app.flows.edit_profile("chat-throughput")
+    await until(pilot, lambda: "measured on Tuesday" in painted(app))
+    assert isinstance(app.screen, EditorScreen)
+    return app.screen
+
+
+async def test_the_editor_lints_completes_and_saves(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        screen = await edit(pilot, app, until)
+        screen.area.move_cursor((5, 7))
+        screen.action_complete()
+        await until(pilot, lambda: "max_model_" in screen.area.text)
+        assert "Longest sequence." in painted(app)
+        await pilot.press(*"len")
+        await until(pilot, lambda: "changed, not saved" in painted(app))
+        await until(pilot, lambda: any(c[0] == "profile_lint" for c in ops.calls))
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: any(c[0] == "profile_save" for c in ops.calls))
+        saved = next(c for c in ops.calls if c[0] == "profile_save")
+        assert saved[1] == "chat-throughput" and "# measured on Tuesday" in saved[2]
+        assert "max_model_len" in saved[2]
+        await until(pilot, lambda: "✓ saved" in painted(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.deck)
+
+
+async def test_the_editor_asks_before_it_drops_changes(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await edit(pilot, app, until)
+        await pilot.press(*"qx")
+        await until(pilot, lambda: "qx# what we serve" in painted(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "without saving?" in painted(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "without saving?" not in painted(app))
+        assert "qx# what we serve" in painted(app)
+        await pilot.press("escape", "enter")
+        await until(pilot, lambda: app.screen is app.deck)
+
+
+async def test_a_built_in_profile_is_read_only(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        app.flows.edit_profile("fast-iteration")
+        await until(pilot, lambda: "read-only" in painted(app))
+        await pilot.press(*"zz")
+        await pilot.pause()
+        assert "zz" not in painted(app)
+
+
+def test_every_screen_of_the_registry_can_be_made() -> None:
+    for id in registry._SCREENS:
+        assert isinstance(registry.make(id), StokerScreen)
+
+
+@pytest.mark.parametrize("key", [k for k in SHOWN if k not in ("y", "h", "question_mark")])
+async def test_a_screen_survives_an_empty_machine(key: str, until: Any) -> None:
+    ops = fakes.Ops()
+    ops.answers = dict.fromkeys(("starts", "kernels", "weights", "events", "profiles"), ())
+    app = make(fakes.cpu_snapshot(units=()), ops=ops)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "stoker demo" in painted(app))
+        await pilot.press(key)
+        await pilot.pause()
+        assert "q leave" in painted(app)

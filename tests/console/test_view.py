@@ -1,0 +1,271 @@
+"""Pure view state: nothing wraps, nothing from outside is markup, alarms are never hidden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from console.view import (
+    bars,
+    deck,
+    events,
+    forecast,
+    help,
+    kernels,
+    layout,
+    ledger,
+    machine,
+    profiles,
+    queues,
+    spans,
+    table,
+    units,
+    waterfall,
+    weights,
+    why,
+)
+from console.view import numbers as n
+from engine_ctl.model import Alert, GpuView, Holder, Kind, Phase, UnitView, Verdict
+from tests.console import answers, fakes
+
+WIDTHS = (60, 80, 93, 120, 160, 200, 250)
+NASTY = "\x1b[31mred[/nope] [bold]\x00\u202e日本語 " * 6
+
+
+def texts(found: list[spans.Item]) -> list[str]:
+    return [spans.plain(line) for item in found for line in item.lines]
+
+
+def deck_lines(snapshot: fakes.Snapshot, cells: int) -> list[spans.Line]:
+    columns = units.columns_for(snapshot.units, cells)
+    lines = [machine.header(snapshot, cells), units.title(columns)]
+    lines += machine.machine(snapshot, cells, 4)
+    lines += machine.alerts(snapshot, cells)
+    lines += [li for item in units.items(snapshot.units, columns, cells) for li in item.lines]
+    lines += deck.event_strip(snapshot, None, cells, 5)
+    for unit in snapshot.units:
+        lines.append(deck.footer(unit, cells))
+        lines.append(deck.log_title(unit, True, cells))
+        lines.append(deck.hint_line(unit, cells) or ())
+    return lines
+
+
+@pytest.mark.parametrize("cells", WIDTHS)
+def test_no_line_of_the_deck_is_wider_than_the_terminal(cells: int) -> None:
+    for snapshot in (fakes.gpu_snapshot(), fakes.cpu_snapshot(), nasty_snapshot()):
+        for line in deck_lines(snapshot, cells):
+            assert spans.width(line) <= cells, spans.plain(line)
+
+
+def nasty_snapshot() -> fakes.Snapshot:
+    snapshot = fakes.gpu_snapshot()
+    named = tuple(
+        replace(u, unit=NASTY + u.unit, profile=NASTY, note=NASTY, hints=(NASTY,), drift=(NASTY,))
+        for u in snapshot.units
+    )
+    happened = tuple(replace(e, text=NASTY, unit=NASTY, by=NASTY) for e in snapshot.events)
+    alarms = (Alert(NASTY, "reap", pids=(1,)), Alert(NASTY), Alert(NASTY, "no-such-action"))
+    return replace(
+        snapshot, units=named, events=happened, alerts=alarms, problems=(NASTY,), runtimes=(NASTY,)
+    )
+
+
+@pytest.mark.parametrize("cells", (80, 120, 200))
+def test_no_detail_line_is_wider_than_the_terminal(cells: int) -> None:
+    snapshot = fakes.gpu_snapshot()
+    chat, failed, fell = snapshot.units[0], snapshot.units[3], snapshot.units[2]
+    found = [
+        *help.items(chat, cells),
+        *ledger.items(snapshot, cells),
+        *queues.items(chat, cells),
+        *kernels.items(answers.KERNELS, cells),
+        *weights.items(answers.DAEMONS, "m8b/0", cells),
+        *why.items(answers.CARD, failed, fakes.NOON, cells),
+        *why.items(None, fell, fakes.NOON, cells),
+        *waterfall.items(answers.STARTS, "chat-8b/17", fakes.NOON, cells),
+        *events.items(fakes.events(), fakes.NOON, cells),
+        *profiles.listing(answers.PROFILES, cells),
+        spans.Item(None, tuple(profiles.detail(answers.detail("chat-throughput"), cells))),
+        spans.Item(None, tuple(forecast.body(answers.FORECAST, cells))),
+    ]
+    for item in found:
+        for line in item.lines:
+            assert spans.width(line) <= cells, spans.plain(line)
+
+
+def test_no_control_character_reaches_a_line() -> None:
+    for line in deck_lines(nasty_snapshot(), 120):
+        assert "\x1b" not in spans.plain(line) and "\x00" not in spans.plain(line)
+        assert "\u202e" not in spans.plain(line)
+
+
+def test_markup_is_kept_as_text() -> None:
+    assert "[/nope]" in spans.plain(deck.log_line("[/nope] [bold]x", 40))
+
+
+def test_escape_sequences_are_stripped_whole() -> None:
+    assert spans.clean("a\x1b[38;5;3mb\x1b[0m\x1b]0;title\x07c\x1b(Bd\te") == "abcd    e"
+    assert spans.clean("\x1b[1;31mERROR\x1b[0m x") == "ERROR x"
+    assert spans.clean("\x1b]8;;http://a\x1b\\link") == "link"
+
+
+def test_clip_counts_cells_not_characters() -> None:
+    assert cell_len(spans.clip("日本語日本語", 7)) <= 7
+    assert spans.clip("abc", 3) == "abc" and spans.clip("abcd", 3) == "ab…"
+
+
+@pytest.mark.parametrize("cells", (60, 80, 120, 200))
+def test_alarms_keep_their_key_at_any_width(cells: int) -> None:
+    for line in machine.alerts(fakes.gpu_snapshot(), cells):
+        assert "[o] reap" in spans.plain(line)
+
+
+@pytest.mark.parametrize("height", range(16, 70, 3))
+@pytest.mark.parametrize("alerts", (0, 3))
+def test_rows_add_up_and_alarms_are_whole(height: int, alerts: int) -> None:
+    rows = layout.share(height, 2, alerts, 40, 10, True)
+    gap = layout.gap_rows(height)
+    used = (
+        4 + rows.machine + rows.alerts + 2 * gap + rows.units + rows.events + rows.hint + rows.log
+    )
+    assert rows.alerts == alerts
+    assert used <= max(height, 16) or rows.log == 1
+    assert rows.units >= 1
+
+
+def test_columns_drop_by_priority_and_the_eighty_column_set_is_right() -> None:
+    keys = [c.key for c in units.columns_for(fakes.gpu_units(), 80)]
+    assert keys == ["unit", "phase", "weights", "running", "waiting", "kv", "tokens"]
+    wide = [c.key for c in units.columns_for(fakes.gpu_units(), 200)]
+    assert wide == [c.key for c in units.COLUMNS]
+
+
+def test_columns_never_jump_with_the_values() -> None:
+    before = units.columns_for(fakes.gpu_units(), 120)
+    changed = tuple(replace(u, load=None, phase=Phase.LOADING) for u in fakes.gpu_units())
+    assert units.columns_for(changed, 120) == before
+
+
+def test_a_starting_row_says_where_it_is_and_how_long() -> None:
+    code = fakes.gpu_units()[1]
+    text = texts(units.items((code,), units.columns_for((code,), 120), 120))[0]
+    assert "capturing 31/51" in text and "6.1 of ~10.2 s" in text and "▓" in text
+
+
+def test_reasons_stand_beneath_a_row() -> None:
+    draft, failed = fakes.gpu_units()[2:4]
+    found = texts(units.items((draft, failed), units.columns_for((draft,), 120), 120))
+    assert any("└ dtype: daemon bfloat16, engine float16" in text for text in found)
+    assert any("CUDA graphs did not fit" in text for text in found)
+    assert any("[y] why" in text for text in found)
+
+
+def test_unknown_is_a_dash_never_a_zero() -> None:
+    bare = UnitView("u", Kind.ENGINE, "p", Phase.READY)
+    text = texts(units.items((bare,), units.columns_for((bare,), 120), 120))[0]
+    assert "0" not in text and "–" in text
+    gpu = GpuView(0, "GPU-x", "NVIDIA GB10", None, None, None)
+    assert "N/A" in spans.plain(machine.gpu_line(gpu, 100))
+    assert n.gib(None) == n.count(None) == n.seconds(None) == n.percent(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.05, "50 ms"),
+        (12.44, "12.4 s"),
+        (190, "3 m 10 s"),
+        (7800, "2 h 10 m"),
+        (99.96, "1 m 40 s"),
+    ],
+)
+def test_durations(value: float, said: str) -> None:
+    assert n.seconds(value) == said
+
+
+def test_a_stacked_bar_is_exact_and_hides_no_part() -> None:
+    parts = [
+        bars.Part(140.0, "engine", ("engine 140.0", "E")),
+        bars.Part(0.1, "orphan", ("orphan 0.1", "!")),
+        bars.Part(0.2, "free", ("free 0.2", "F")),
+    ]
+    for cells in (12, 40, 100):
+        bar = bars.stacked(parts, 140.3, cells)
+        assert spans.width(bar) == cells
+        assert {span.style for span in bar} >= {"bar-engine", "bar-orphan", "bar-free"}
+
+
+def test_bars_differ_without_colour() -> None:
+    bar = spans.plain(machine.gpu_line(fakes.gpus()[1], 160))
+    assert ("!" in bar and "O 6" in bar) or "other" in bar
+    assert "free 130.0" in bar
+
+
+def test_the_fullest_gpus_are_shown_where_not_all_fit() -> None:
+    base = fakes.gpus()[0]
+    many = tuple(
+        replace(base, index=i, used=i * fakes.GIB, free=(139 - i) * fakes.GIB, holders=())
+        for i in range(16)
+    )
+    lines = machine.machine(replace(fakes.gpu_snapshot(), gpus=many), 120, 6)
+    assert len(lines) == 6
+    assert "GPU 15" in spans.plain(lines[4]) and "+ 11 GPUs" in spans.plain(lines[5])
+
+
+def test_unified_memory_and_hidden_processes_do_not_break_the_bar() -> None:
+    holders = (Holder(1, "engine", None, "u"), Holder(2, "other", None))
+    line = machine.memory_bar(holders, 100 * fakes.GIB, 40 * fakes.GIB, 60 * fakes.GIB, 60)
+    assert spans.width(line) == 60 and "in use 60.0" in spans.plain(line)
+
+
+def test_sparklines_keep_peaks() -> None:
+    assert bars.sparkline([0.0] * 99 + [9.0], 10)[-1] == "█"
+    assert bars.sparkline([], 10) == "" and bars.sparkline([0.0, 0.0], 5) == "▁▁"
+
+
+def test_a_table_row_is_as_wide_as_its_heading() -> None:
+    columns = table.fit(units.COLUMNS, 140)
+    assert spans.width(table.row(columns, {})) == spans.width(table.heading(columns))
+
+
+def test_the_footer_offers_only_what_is_allowed() -> None:
+    ready, stopped = fakes.gpu_units()[0], fakes.gpu_units()[4]
+    assert "x stop" in spans.plain(deck.footer(ready, 120))
+    assert "x stop" not in spans.plain(deck.footer(stopped, 120))
+    assert "s start" in spans.plain(deck.footer(stopped, 120))
+    for unit in fakes.gpu_units():
+        assert spans.plain(deck.footer(unit, 80)).rstrip().endswith("q leave")
+
+
+def test_the_best_start_is_marked_and_the_saving_said() -> None:
+    found = texts(waterfall.items(answers.STARTS, "chat-8b/17", fakes.NOON, 120))
+    assert sum("★" in text for text in found) == 1
+    assert next(text for text in found if "★" in text).split()[1] == "15"
+    assert any("saved 37.8 s against disk" in text for text in found)
+    assert any("silent: import, spawn" in text for text in found)
+
+
+def test_the_failure_card_says_what_to_do() -> None:
+    found = texts(why.items(answers.CARD, fakes.gpu_units()[3], fakes.NOON, 120))
+    whole = "\n".join(found)
+    assert "failed while capturing, 18.2 s after its start" in whole
+    assert "gpu_memory_utilization  0.95 → 0.93" in whole and "[a] apply" in whole
+
+
+def test_a_refused_forecast_says_why() -> None:
+    whole = "\n".join(spans.plain(line) for line in forecast.body(answers.REFUSED, 100))
+    assert "✗ tensor_parallel_size 2 needs 2 GPUs" in whole and "accepts it" not in whole
+    assert "tp_size: daemon 1, engine 2" in whole
+
+
+def test_differing_fingerprint_fields_show_both_values() -> None:
+    whole = "\n".join(texts(weights.items(answers.DAEMONS, "m8b/0", 120)))
+    row = next(text for text in whole.split("\n") if text.strip().startswith("dtype"))
+    assert "bfloat16" in row and "✗ float16" in row and "=" in row
+    assert "✗ socket missing" in whole
+
+
+def test_verdicts_have_a_style_each() -> None:
+    assert set(units.VERDICTS) == set(Verdict)
