@@ -129,11 +129,10 @@ def split_prefix(text: str) -> tuple[_Head, str]:
                     head, process=found[1] or None, pid=int(found[2])
                 ), text[inner.end() :]
         return _head(found), text[found.end() :]
-    if ":" not in text:
-        return _NO_HEAD, text
-    inner = _INNER.search(text, 0, 400)
-    if inner is not None and inner.start() <= 64:  # VLLM_LOGGING_PREFIX, or a transport's stamp
-        return _head(inner), text[inner.end() :]
+    if ":" in text:
+        inner = _INNER.search(text, 0, 400)
+        if inner is not None and inner.start() <= 64:  # VLLM_LOGGING_PREFIX, a transport's stamp
+            return _head(inner), text[inner.end() :]
     stamp = _TRANSPORT.match(text)
     if stamp is not None:
         return split_prefix(text[stamp.end() :])

@@ -123,7 +123,7 @@ class StartTimeline:
         """The next bytes of the log. `at_s`: seconds since the run's start when they were seen;
         None derives times from the log itself."""
         for record in self._reader.feed(chunk):
-            self._take(record, at_s)
+            self.take(record, at_s)
         partial = self._reader.partial
         if b"%|" in partial or b"% Completed" in partial:
             before = self._last_s
@@ -132,7 +132,7 @@ class StartTimeline:
     def finish(self) -> None:
         """The log has ended: take its last, unterminated line too."""
         for record in self._reader.flush():
-            self._take(record, None)
+            self.take(record, None)
 
     def _time(self, record: Record | None, at_s: float | None) -> float:
         when: float | None = None
@@ -155,12 +155,24 @@ class StartTimeline:
         self._last_s = max(self._last_s, when)
         return self._last_s
 
-    def _take(self, record: Record, at_s: float | None) -> None:
+    @property
+    def starting_phase(self) -> Phase:
+        """The last phase that is no end: where a start was when it failed."""
+        ends = (Phase.FAILED, Phase.STOPPING, Phase.DRAINING)
+        return next(mark.phase for mark in reversed(self._marks) if mark.phase not in ends)
+
+    @property
+    def kv_sized(self) -> bool:
+        """The KV cache has its size: what follows is warm-up and graph capture."""
+        return self._kv_sized
+
+    def take(self, record: Record, at_s: float | None = None) -> Step | None:
+        """One record (instead of `feed`). Returns what it shows."""
         before = self._last_s
         now = self._time(record, at_s)
         if record.shape == "bar":
             self._bar(record.message, now, before)
-            return
+            return None
         step = step_of(record)
         if self.ready_at_s is None or step in (Step.ENGINE_READY, Step.KV_SIZED):
             self.facts = learn(self.facts, record)
@@ -174,6 +186,7 @@ class StartTimeline:
             and self.ready_at_s is None
         ):
             self._provisional = now
+        return step
 
     def _gap(self, record: Record, now: float, before: float) -> None:
         name = record.process or ""
