@@ -59,7 +59,7 @@ def run(case: dict) -> dict:
         wait([pid for pid, _ in forked])
         results = [read(path) for _, path in forked]
         return out | {
-            "logs": [path.with_suffix(".log").read_text(errors="replace") for _, path in forked],
+            "logs": [path.with_suffix(".log").read_bytes().decode(errors="replace") for _, path in forked],
             "errors": [error for _, error in results],
             "mapped": [bool(value) for value, _ in results],
         }

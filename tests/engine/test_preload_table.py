@@ -279,7 +279,15 @@ CASES: dict[str, Callable[[Bench], Case]] = {
         world=2,
     ),
     "draft role": lambda b: Case(
-        b.profile(args={"model_loader_extra_config": {"is_draft": True}}), FALLBACK, (FB + "role",)
+        b.profile(
+            preload=None,
+            args={
+                "load_format": "ipc_cache",
+                "model_loader_extra_config": {"is_draft": True, "socket_dir": str(b.sockets)},
+            },
+        ),
+        FALLBACK,
+        (FB + "role",),
     ),
     "copy of the model": lambda b: Case(b.profile(model=_variant(b, "copy")), MAPPED),
     "other weights, same layout": lambda b: Case(
