@@ -23,11 +23,10 @@ def snapshot_once(
     scrape: bool = True,
     timeout_s: float = TIMEOUT_S,
 ) -> Snapshot:
-    """Units as they are now. GPUs, events and alerts are left out, and of the host all but its
-    name: they cost imports and time (see Sampler.sample_once).
+    """Units as they are now. GPUs, the host, events, alerts and hints are left out: they cost
+    imports and time (see Sampler.sample_once).
 
-    `units` restricts to these names. Token rates are unknown for an idle engine's first answer,
-    where 0 is what they are: an engine without requests makes no tokens.
+    `units` restricts to these names.
     """
     store = Store(dirs)
     boot = boot_id()

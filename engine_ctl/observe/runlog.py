@@ -4,7 +4,6 @@ lines that change what a run is (stopping, draining, sleep, a lost daemon)."""
 from __future__ import annotations
 
 import os
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,11 @@ from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.verdict import VerdictReader
 from engine_ctl.model import Kind, Phase
 from engine_ctl.observe.facts import RunFacts
+from engine_ctl.observe.telling import telling_lines
 
 # At most so much of a log is read in one tick; what an engine prints faster than this is skipped
 # (it is served by then: only the newest lines tell anything).
 TICK_BYTES = 4 << 20
-_WORDS = (
-    b"[shutdown]",
-    b"hutting down",
-    b"eight cache ",
-    b"seconds to fall asleep",
-    b"seconds to wake up",
-    b"died unexpectedly",
-    b"failed to start",
-    b"fatal error",
-    b"application shutdown",
-    b"Received SIG",
-)
-_TELLING = re.compile(rb"[^\n]*(?:" + b"|".join(map(re.escape, _WORDS)) + rb")[^\n]*\n")
 _PAIR = struct.calcsize("<QQ")
 
 
@@ -155,11 +142,9 @@ class RunLog:
         data = self._partial + data
         end = data.rfind(b"\n") + 1
         self._partial = data[end:][-65536:]
-        # A search for words costs far less than the expression, and mostly finds nothing.
-        if any(word in data for word in _WORDS):
-            lines = b"".join(found[0] for found in _TELLING.finditer(data[:end]))
-            if lines:
-                self.start.feed(lines)
+        lines = telling_lines(data[:end])
+        if lines:
+            self.start.feed(lines)
 
 
 def plain_facts(facts: StartFacts) -> dict[str, Any]:

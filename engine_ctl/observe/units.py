@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from engine_ctl.model import (
 )
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.phase import note_of, phase_of
+from engine_ctl.observe.telling import tail_tells
 from engine_ctl.state.records import RunSpec, UnitRecord
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise.liveness import Liveness, gather, judge
@@ -113,10 +113,12 @@ class UnitWatch:
             self.facts = known
         if life.ended or spec.kind is Kind.STANDBY:
             return
+        known_start = life.ready and self.facts is not None
+        if self._log is None and known_start and not self._remember and not tail_tells(run.log):
+            return
         if self._log is None:
             from engine_ctl.observe.runlog import RunLog
 
-            known_start = life.ready and self.facts is not None
             self._log = RunLog(run.dir, spec.kind, spec.runtime_version, known=known_start)
         self._log.poll(life.ready)
         if self._remember and self._typical is None and not life.ready:
@@ -275,7 +277,7 @@ class UnitWatch:
         return self._log.start.timeline.progress
 
     def _hints(self, load: EngineLoad | None) -> tuple[str, ...]:
-        if load is None:
+        if load is None or not self._remember:
             return ()
         from engine_ctl.metrics.hints import hints, words
 
@@ -285,6 +287,8 @@ class UnitWatch:
 
     def _read_limits(self) -> dict[str, float]:
         """Scheduler limits that the engine was started with, from its own log line."""
+        import ast
+
         text = self.start_facts.get("args")
         try:
             args = ast.literal_eval(text) if isinstance(text, str) else {}
