@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,7 +83,13 @@ class StokerApp(App[None]):
         if self._theme in self.available_themes:
             self.theme = self._theme
         self._tail.start()
-        self.feed.start(self._fed)
+        self.call_after_refresh(self._start_feed)
+
+    def _start_feed(self) -> None:
+        """After the first paint, and not in this thread: a real feed imports and opens NVML."""
+        threading.Thread(
+            target=self.feed.start, args=(self._fed,), name="feed-start", daemon=True
+        ).start()
 
     def on_unmount(self) -> None:
         self._tail.stop()

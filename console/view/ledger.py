@@ -17,7 +17,8 @@ COLUMNS = (
     Column("unit", "run", 16),
     Column("pid", "pid", 8, True),
     Column("user", "user", 8, priority=4),
-    Column("parts", "of it", 24, priority=2, grow=2),
+    Column("fits", "again≤", 6, True, priority=1),
+    Column("parts", "of it", 24, priority=2, grow=3),
     Column("command", "command", 16, priority=5, grow=1),
 )
 _STYLE = {"orphan": "error", "other": "muted"}
@@ -29,6 +30,9 @@ def items(snapshot: Snapshot, cells: int) -> list[Item]:
     for gpu in snapshot.gpus:
         found.append(Item(f"gpu {gpu.uuid}", tuple(_gpu(gpu, cells))))
     found.append(Item("host", tuple(_host(snapshot.host, cells))))
+    if any(holder.fits is not None for gpu in snapshot.gpus for holder in gpu.holders):
+        text = "   again≤: the gpu_memory_utilization with which this engine would start again now"
+        found.append(Item(None, ((), clip_line(line(Span(text, "muted")), cells))))
     return found
 
 
@@ -41,8 +45,9 @@ def _gpu(gpu: GpuView, cells: int) -> list[Line]:
     lines += _table(gpu.holders, gpu.total, cells)
     if gpu.free is not None and gpu.total:
         free = Span(f"   {'free':<8} {n.gib(gpu.free):>7} ", "ok")
-        would = gpu.free / gpu.total
-        text = f" beside all this, gpu_memory_utilization up to {int(would * 100) / 100:.2f} fits"
+        text = ""
+        if gpu.fits is not None:
+            text = f" one more engine starts with gpu_memory_utilization up to {gpu.fits:.2f}"
         lines.append(clip_line((free, Span(text, "muted")), cells))
     lines += [clip_line(line(Span("   " + clean(note), "warn")), cells) for note in gpu.notes]
     return lines
@@ -89,6 +94,7 @@ def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Lin
             "unit": clean(holder.run or holder.unit or "–"),
             "pid": str(holder.pid) if holder.pid else "–",
             "user": clean(holder.user or "–"),
+            "fits": "" if holder.fits is None else f"{holder.fits:.2f}",
             "parts": _parts(holder),
             "command": Span(clean(holder.command or "–"), "muted"),
         }
@@ -97,8 +103,7 @@ def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Lin
 
 
 def _parts(holder: Holder) -> str:
-    names = (f"{clean(name).replace('_', ' ')} {n.gib(size)}" for name, size in holder.parts)
-    return ", ".join(names) or ""
+    return ", ".join(f"{clean(name)} {n.gib(size)}" for name, size in holder.parts)
 
 
 def _host(host: HostView, cells: int) -> list[Line]:

@@ -24,12 +24,12 @@ def header(snapshot: Snapshot, cells: int) -> Line:
         facts.append(" + ".join(f"{number} × {name}" for name, number in names.items()))
         if host.driver:
             facts.append(f"driver {host.driver.split('.')[0]}")
-    else:
+    elif host.cores:
         facts.append(f"no GPU, {host.cores} cores, {n.gib(host.memory_total)} GiB")
     if snapshot.runtimes:
         facts.append("vLLM " + ", ".join(clean(text) for text in snapshot.runtimes))
-    else:
-        facts.append("no vLLM runtime")
+    elif host.cores:
+        facts.append("no vLLM runtime: stoker runtime add")
     for fact in facts:
         left += [Span(" · ", "muted"), Span(clean(fact))]
     return spread(left, (Span(n.clock(snapshot.at) + " ", "muted"),), cells)

@@ -258,6 +258,7 @@ def gpus() -> tuple[GpuView, ...]:
             "memory_clock_mhz": 3201,
             "pcie": "gen5 x16",
             "nvlink": "18 links",
+            "fits": int((total - used) / total * 100) / 100,
         } | more
         return GpuView(
             index, f"GPU-{index:08d}", "NVIDIA H200", total, used, total - used, holders, **fields
@@ -277,12 +278,13 @@ def gpus() -> tuple[GpuView, ...]:
                     "op",
                     "VLLM::EngineCore",
                     (
-                        ("kv_cache", int(98.1 * GIB)),
+                        ("kv", int(98.1 * GIB)),
                         ("graphs", int(2.9 * GIB)),
                         ("activations", int(2.3 * GIB)),
                     ),
+                    fits=0.81,
                 ),
-                Holder(5100, "engine", int(9.1 * GIB), "draft-1b", "draft-1b/7", "op"),
+                Holder(5100, "engine", int(9.1 * GIB), "draft-1b", "draft-1b/7", "op", fits=0.14),
             ),
             utilisation=87,
             power_w=612.0,

@@ -17,7 +17,7 @@ SHOWN = {
     "question_mark": "never stops an engine",
     "y": "CUDA graphs did not fit",
     "W": "saved 37.8 s against disk",
-    "g": "beside all this, gpu_memory_utilization",
+    "g": "one more engine starts with gpu_memory_utilization",
     "Q": "first token",
     "k": "FLASH_ATTN (version 3)",
     "w": "kv_cache_dtype",
