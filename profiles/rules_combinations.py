@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profiles.rules import FAIL, NOTE, Hit, Rule, View, as_map, config_value, every
+from profiles.rules import ERROR, FAIL, NOTE, Hit, Rule, View, as_map, config_value, every
 
 
 def _ipc_mode(view: View) -> str | None:
@@ -134,6 +134,13 @@ def _deprecated_quantization(view: View) -> Iterator[Hit]:
     value = view.args.get("quantization")
     if value in ("fbgemm_fp8", "fp_quant") and not view.args.get("allow_deprecated_quantization"):
         yield "args.quantization", str(value)
+
+
+def _whitespace_backend(view: View) -> Iterator[Hit]:
+    config = view.config("structured_outputs_config")
+    backend = str(config.get("backend", "auto"))
+    if config.get("disable_any_whitespace") is True and backend not in ("xgrammar", "guidance"):
+        yield "args.structured_outputs_config.disable_any_whitespace", backend
 
 
 _IPC = "vllm/model_executor/model_loader/weight_cache"
@@ -303,5 +310,14 @@ RULES = (
         effect="the start fails",
         instead="another checkpoint, or allow_deprecated_quantization: true for a while",
         source="vllm/config/model.py",
+    ),
+    Rule(
+        id="whitespace-backend",
+        severity=ERROR,
+        when=_whitespace_backend,
+        what="disable_any_whitespace needs the backend xgrammar or guidance, not {detail}",
+        effect="the argument parser stops (exit code 2)",
+        instead="backend: xgrammar",
+        source="vllm/config/structured_outputs.py",
     ),
 )

@@ -13,8 +13,12 @@ _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parsed(value: Any, argument: Argument | None) -> Any:
-    """The value as vLLM's parser makes it of the profile's spelling; text where it cannot."""
+    """The value as vLLM's parser makes it of the profile's spelling; text where it cannot.
+
+    For arguments that are unset by default, the texts `None` and nothing mean unset."""
     kind = argument.kind if argument is not None else "text"
+    if value in ("None", "") and argument is not None and argument.default is None:
+        return None
     if argument is not None and argument.many and not argument.append:
         items = value if isinstance(value, list) else [value]
         return [_one(item, kind) for item in items]

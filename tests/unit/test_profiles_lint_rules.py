@@ -388,6 +388,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "hisparse-parallelism": (Case({**HISPARSE, **PP}), Case(HISPARSE)),
     "empty-list": (arg("ignore_patterns", []), arg("ignore_patterns", ["x/*"])),
+    "whitespace-backend": (
+        arg("structured_outputs_config.disable_any_whitespace", True),
+        arg("structured_outputs_config", {"backend": "xgrammar", "disable_any_whitespace": True}),
+    ),
     "optimization-level": (arg("optimization_level", ".mode=3"), arg("optimization_level", 3)),
     "deprecated-quantization": (
         arg("quantization", "fbgemm_fp8"),
