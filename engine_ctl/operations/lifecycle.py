@@ -10,7 +10,7 @@ import msgspec
 
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError
 from engine_ctl.model import Kind
-from engine_ctl.operations import ports, snapshots
+from engine_ctl.operations import ports
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
@@ -24,7 +24,9 @@ from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise import stop as ladder
+from engine_ctl.swap.making import make_run, refuse_weights
 from engine_ctl.swap.starting import begin, prepare, refuse_errors
+from engine_ctl.swap.weighing import weigh
 from profiles.loading import Resolved
 from profiles.model import Profile
 
@@ -116,13 +118,16 @@ def launch_engine(
     runtime = usable_runtime(ctx, resolved)
     refuse_if([model_problem(profile)])
     endpoint = endpoint_for(ctx, record.unit, profile)
+    if profile.preload is not None:
+        from engine_ctl.operations.weights import ensure_daemon
+
+        ensure_daemon(ctx, record.unit, tell)
     before = current.id if current else None
     prepared = prepare(ctx, record.unit, profile, runtime, endpoint, before, tell)
     refuse_errors(prepared)
-    run = ctx.store.new_run(prepared.spec)
-    snapshots.save(ctx.store, run, profile)
-    ctx.store.set_current(run)
-    ctx.store.save(msgspec.structs.replace(record, desired="running"))
+    weighed = weigh(ctx, prepared)
+    refuse_weights(weighed)
+    run = make_run(ctx, record, prepared, weighed)
     tell(f"{run.unit}: run {run.number}, {runtime.name} on {endpoint.host}:{endpoint.port}")
     try:
         begin(ctx, run, prepared, tell)

@@ -17,5 +17,10 @@ def running_requests(run: Run, timeout_s: float = 0.5) -> int | None:
     if answer.metrics is None:
         return None
     ranks = Parser().parse(answer.metrics).ranks
-    counts = [n for rank in ranks for n in (rank.running, rank.waiting) if n is not None]
+    counts = [
+        rank.gauges[name]
+        for rank in ranks
+        for name in ("running", "waiting")
+        if name in rank.gauges
+    ]
     return int(sum(counts)) if counts else None

@@ -13,6 +13,7 @@ from engine_ctl.errors import Failed
 from engine_ctl.model import Kind
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
+from engine_ctl.weights.spec import device_environment
 from profiles.argv import environment, serve_argv
 from profiles.model import Profile, Stop
 from profiles.schema import ArgumentSchema
@@ -46,7 +47,8 @@ class Endpoint:
 def engine_environment(runtime: Runtime, profile: Profile) -> dict[str, str]:
     """Everything that is set for an engine over the operator's own environment (no secrets)."""
     values, _ = environment(profile)
-    return {**runtime.environment(), **ALWAYS, **values}
+    devices = device_environment(profile, runtime.platform)
+    return {**runtime.environment(), **ALWAYS, **values, **devices}
 
 
 def engine_spec(

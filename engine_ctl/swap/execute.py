@@ -31,7 +31,9 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.swap import memory, proof
 from engine_ctl.swap.journal import Journal, Outcome, Step, SwapRecord, new_id, read
+from engine_ctl.swap.making import make_run, refuse_weights
 from engine_ctl.swap.starting import Prepared, begin, prepare, refuse_errors
+from engine_ctl.swap.weighing import Weighed, weigh
 from profiles.loading import Resolved
 from profiles.model import Profile
 
@@ -66,6 +68,8 @@ def swap(
             ctx, unit, profile, runtime, endpoint, current.id if current else None, tell
         )
         refuse_errors(prepared)
+        weighed = weigh(ctx, prepared)
+        refuse_weights(weighed)
         journal = Journal(
             ctx.store,
             SwapRecord(
@@ -81,7 +85,7 @@ def swap(
                 what=what,
             ),
         )
-        return _Swap(ctx, journal, tell).run_from(Step.STOPPING, prepared)
+        return _Swap(ctx, journal, tell, weighed).run_from(Step.STOPPING, prepared)
 
 
 def _go_on_first(ctx: Context, unit: str, tell: Tell) -> None:
@@ -116,7 +120,10 @@ def last_good_profile(ctx: Context, record: UnitRecord, live: Run | None) -> Pro
 class _Swap:
     """One swap under the unit's lock."""
 
-    def __init__(self, ctx: Context, journal: Journal, tell: Tell) -> None:
+    def __init__(
+        self, ctx: Context, journal: Journal, tell: Tell, weighed: Weighed | None = None
+    ) -> None:
+        self.weighed = weighed
         self.ctx = ctx
         self.journal = journal
         self.tell = tell
@@ -166,16 +173,12 @@ class _Swap:
             endpoint = (
                 Endpoint(profile.host, port) if port else endpoint_for(ctx, self.unit, profile)
             )
-            prepared = prepare(
-                ctx, self.unit, profile, runtime, endpoint, None, self.tell, check=False
-            )
-        spec = msgspec.structs.replace(prepared.spec, operation=mark)
+            prepared = prepare(ctx, self.unit, profile, runtime, endpoint, None, self.tell)
+            self.weighed = weigh(ctx, prepared)
+        spec = prepared.spec
         refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
-        run = ctx.store.new_run(spec)
-        snapshots.save(ctx.store, run, profile)
-        ctx.store.set_current(run)
-        unit = ctx.store.load(self.unit)
-        ctx.store.save(msgspec.structs.replace(unit, desired="running", profile=profile.name))
+        unit = msgspec.structs.replace(ctx.store.load(self.unit), profile=profile.name)
+        run = make_run(ctx, unit, prepared, self.weighed, mark)
         begin(ctx, run, prepared, self.tell)
         self.tell(f"{self.unit}: run {run.number} on {spec.host}:{spec.port}")
         return run

@@ -1,0 +1,123 @@
+"""`stoker weights` and `stoker preload …`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from console.commands.lifecycle import say, wait_option
+from console.commands.output import confirm, emit_json, json_option, table, yes_option
+
+
+@click.command()
+@click.option("--fields", is_flag=True, help="The fingerprints, field by field.")
+@json_option
+def weights(fields: bool, as_json: bool) -> None:
+    """Preload daemons: ranks, sockets, fingerprints, clients and verdicts."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.weights import views
+
+    found = views(Context())
+    if as_json:
+        emit_json({"daemons": found})
+        return
+    if not found:
+        print("no preload daemon; a profile with `preload: {}` gets one at its unit's start")
+        return
+    rows = [
+        (
+            d.name,
+            "–" if d.gpu is None else str(d.gpu),
+            d.phase or "–",
+            "–" if d.weights_bytes is None else f"{d.weights_bytes / (1 << 30):.1f} GiB",
+            d.socket_state,
+            ", ".join(d.clients) or "–",
+            ", ".join(f"{count} {name}" for name, count in d.verdicts) or "–",
+        )
+        for d in found
+    ]
+    print(table(rows, ("daemon", "gpu", "state", "weights", "socket", "clients", "verdicts"), (3,)))
+    for daemon in found if fields else ():
+        print(f"\n{daemon.name}  {daemon.socket}")
+        for row in daemon.fields:
+            other = "  ".join(f"{unit}: {'=' if v is None else v}" for unit, v in row.engines)
+            print(f"  {row.field:28} {row.daemon}  {other}".rstrip())
+
+
+@click.group()
+def preload() -> None:
+    """Start, stop, reload or release the daemon that keeps a unit's weights warm.
+
+    UNIT is an engine unit, a profile, or the daemon's own unit (`UNIT-weights`).
+    """
+
+
+@preload.command()
+@click.argument("unit")
+@wait_option
+@json_option
+def start(unit: str, wait: bool | None, as_json: bool) -> None:
+    """Start the daemon of the unit's profile."""
+    from console.commands.lifecycle import _waits
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.weights import preload_start
+
+    run = preload_start(Context(), unit, say(as_json), _waits(wait))
+    _report(as_json, {"unit": run.unit, "run": run.id, "ready": run.ready() is not None})
+
+
+@preload.command()
+@click.argument("unit")
+@yes_option
+@json_option
+def stop(unit: str, yes: bool, as_json: bool) -> None:
+    """Stop the daemon; engines that map its weights keep serving and own the memory then."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.weights import consequences, preload_stop
+
+    ctx = Context()
+    follows = consequences(ctx, unit)
+    if follows:
+        confirm(f"stop the daemon? {'; '.join(follows)}", yes)
+    done = preload_stop(ctx, unit, confirmed=True, tell=say(as_json))
+    if as_json:
+        emit_json(done)
+
+
+@preload.command()
+@click.argument("unit")
+@yes_option
+@wait_option
+@json_option
+def reload(unit: str, yes: bool, wait: bool | None, as_json: bool) -> None:
+    """Load again what the profile says now; planned in full before the old daemon is ended."""
+    from console.commands.lifecycle import _waits
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.weights import consequences, preload_reload
+
+    ctx = Context()
+    follows = consequences(ctx, unit)
+    if follows:
+        confirm(f"reload? {'; '.join(follows)}", yes)
+    run = preload_reload(ctx, unit, True, say(as_json), _waits(wait))
+    _report(as_json, {"unit": run.unit, "run": run.id, "ready": run.ready() is not None})
+
+
+@preload.command()
+@click.argument("unit")
+@yes_option
+@json_option
+def release(unit: str, yes: bool, as_json: bool) -> None:
+    """Let the daemon drop its weights without ending it; the next start loads from disk."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.weights import preload_release
+
+    confirm(f"release the weights of {unit}? the next start loads from disk", yes)
+    done = preload_release(Context(), unit)
+    _report(as_json, {"unit": unit, "states": [d.state for d in done]})
+
+
+def _report(as_json: bool, document: dict[str, Any]) -> None:
+    if as_json:
+        emit_json(document)

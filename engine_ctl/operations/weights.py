@@ -1,0 +1,288 @@
+"""Preload daemons of units: start, stop, reload, release; and the weights screen's data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from engine_ctl.answers import DaemonField, DaemonView
+from engine_ctl.errors import NotFound, StokerError, Usage
+from engine_ctl.model import Kind, Phase, Verdict
+from engine_ctl.observe import facts as run_facts
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.lifecycle import usable_runtime, wait_ready
+from engine_ctl.runtimes.store import Runtime
+from engine_ctl.standby import lifecycle as standbys
+from engine_ctl.standby.lifecycle import Wanted
+from engine_ctl.state.store import Run
+from engine_ctl.swap.weighing import features_for
+from engine_ctl.weights import daemons, records, sights, sockets, spec
+from engine_ctl.weights.client import DaemonStatus
+from engine_ctl.weights.sights import DaemonSight, EngineUse
+
+Tell = Callable[[str], None]
+SUFFIX = "-weights"
+
+
+def daemon_unit(ctx: Context, unit: str) -> str:
+    """The preload unit meant by a name: itself, or the one that belongs to an engine unit."""
+    if ctx.store.exists(unit) and ctx.store.load(unit).kind is Kind.PRELOAD:
+        return unit
+    return f"{unit}{SUFFIX}"
+
+
+def profile_name(ctx: Context, unit: str) -> str:
+    """The profile whose weights are meant: the engine unit's, the daemon's, or one of that name."""
+    for name in (unit, unit.removesuffix(SUFFIX)):
+        if ctx.store.exists(name):
+            return ctx.store.load(name).profile
+    return unit
+
+
+def checker(ctx: Context, runtime: Runtime, asked: daemons.Asked) -> daemons.Check:
+    """Ask vLLM itself about a command: a standby where there is one, else a process of its own."""
+    refs = spec.preload_spec(asked.unit, asked.profile, runtime, asked.schema).env_refs
+
+    def ask(words: list[str], env: Mapping[str, str]) -> Mapping[str, Any]:
+        wanted = Wanted(runtime, env, refs, models=(asked.profile.model,))
+        answer: dict[str, Any] = msgspec.to_builtins(standbys.check(ctx.store, wanted, words))
+        return answer
+
+    return ask
+
+
+def _asked(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
+    resolved = ctx.profiles.load(profile_name(ctx, unit))
+    profile = resolved.profile
+    if profile.preload is None:
+        raise Usage(f"profile {profile.name} keeps no weights warm; add: preload: {{}}")
+    runtime = usable_runtime(ctx, resolved)
+    asked = daemons.Asked(
+        unit=daemon_unit(ctx, unit),
+        profile=spec.with_health_port(profile),
+        runtime=runtime,
+        schema=ctx.schema_for(runtime),
+        features=features_for(ctx, runtime),
+        by=ctx.by,
+    )
+    return asked, runtime
+
+
+def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bool = False) -> Run:
+    """Start the daemon that keeps the unit's weights. Raises Busy when somebody holds them."""
+    asked, runtime = _asked(ctx, unit)
+    run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked))
+    tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
+    if wait:
+        wait_ready(ctx, run, tell)
+    return run
+
+
+def preload_stop(
+    ctx: Context, unit: str, confirmed: bool = False, tell: Tell = lambda _: None
+) -> dict[str, Any]:
+    """Stop the daemon. Raises Busy, saying what follows, while engines map it, unless confirmed."""
+    name = daemon_unit(ctx, unit)
+    result = daemons.stop(ctx.store, name, uses(ctx), confirmed=confirmed, by=ctx.by)
+    tell(f"{name}: stopped ({result.how}, {result.seconds:.1f} s)")
+    return {"unit": name, "run": result.run, "how": result.how, "seconds": result.seconds}
+
+
+def preload_reload(
+    ctx: Context,
+    unit: str,
+    confirmed: bool = False,
+    tell: Tell = lambda _: None,
+    wait: bool = False,
+) -> Run:
+    """Replace the daemon by one that holds what the profile says now."""
+    asked, runtime = _asked(ctx, unit)
+    run = daemons.reload(
+        ctx.store, asked, checker(ctx, runtime, asked), uses(ctx), confirmed=confirmed
+    )
+    tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
+    if wait:
+        wait_ready(ctx, run, tell)
+    return run
+
+
+def preload_release(ctx: Context, unit: str) -> tuple[DaemonStatus, ...]:
+    """Let the daemon drop its weights without ending it."""
+    return daemons.release(ctx.store, daemon_unit(ctx, unit), ctx.by)
+
+
+def consequences(ctx: Context, unit: str) -> tuple[str, ...]:
+    """What stopping the unit's daemon would mean; () when no engine maps it."""
+    sight = sights.sight_of(ctx.store, daemon_unit(ctx, unit))
+    return () if sight is None else sights.consequences(sights.clients(sight, uses(ctx)))
+
+
+def uses(ctx: Context) -> tuple[EngineUse, ...]:
+    return sights.engines(ctx.store, _verdict)
+
+
+def _verdict(run: Run) -> Verdict | None:
+    try:
+        known = run_facts.load(run.dir) or run_facts.derive_facts(run.dir)
+    except StokerError:
+        return None
+    return known.verdict
+
+
+def views(ctx: Context) -> tuple[DaemonView, ...]:
+    """Every rank and role of every daemon: socket, fingerprint, clients, verdicts."""
+    found: list[DaemonView] = []
+    engines = uses(ctx)
+    history = _history(ctx)
+    for sight in sights.daemons(ctx.store):
+        asked = _ask(sight)
+        mapped = sights.clients(asked, engines)
+        phase, trouble = sights.complete(asked)
+        found += [
+            _view(ctx, asked, key, phase, mapped, engines, history, trouble)
+            for key in asked.record.keys
+        ]
+    return tuple(found)
+
+
+def _ask(sight: DaemonSight) -> DaemonSight:
+    try:
+        return daemons.ask(sight) if sight.ready else sight
+    except StokerError:
+        return sight
+
+
+def _view(
+    ctx: Context,
+    sight: DaemonSight,
+    key: records.RankKey,
+    phase: Phase | None,
+    mapped: tuple[EngineUse, ...],
+    engines: tuple[EngineUse, ...],
+    history: dict[str, list[tuple[Verdict, str]]],
+    trouble: Any,
+) -> DaemonView:
+    ready = sight.run.ready()
+    status = sight.statuses.get(key.socket or "")
+    rows = []
+    for name, value in key.fields.items():
+        others = []
+        for use in engines:
+            other = _key_of(ctx, use, key)
+            if other is not None:
+                theirs = other.fields.get(name)
+                others.append((use.unit, None if theirs == value else str(theirs)))
+        rows.append(DaemonField(name, str(value), tuple(others)))
+    seen = [v for use in engines for v in history.get(use.unit, ()) if key.socket in use.sockets]
+    counts: dict[str, int] = {}
+    for verdict, _ in seen:
+        counts[verdict.value] = counts.get(verdict.value, 0) + 1
+    fallbacks = [text for verdict, text in seen if verdict is Verdict.FALLBACK]
+    return DaemonView(
+        name=f"{sight.unit}/{key.role}-{key.rank}",
+        unit=sight.unit,
+        rank=key.rank,
+        role=key.role,
+        gpu=_gpu(sight, key),
+        phase=phase or (Phase.READY if sight.ready else Phase.LOADING if sight.alive else None),
+        weights_bytes=status.memory_bytes if status else None,
+        socket=key.socket,
+        socket_state=trouble.line if trouble is not None else _socket_state(key, status),
+        clients=tuple(use.run for use in mapped),
+        since_s=max(0.0, time.time() - ready.wall) if ready and sight.alive else None,
+        fields=tuple(rows),
+        verdicts=tuple(sorted(counts.items())),
+        last_fallback=fallbacks[-1] if fallbacks else "",
+    )
+
+
+def _gpu(sight: DaemonSight, key: records.RankKey) -> int | None:
+    gpus = sight.spec.gpus
+    if key.local_rank < len(gpus):
+        chosen = gpus[key.local_rank]
+        return chosen if isinstance(chosen, int) else None
+    return key.local_rank if sight.spec.platform != "cpu" else None
+
+
+def _socket_state(key: records.RankKey, status: DaemonStatus | None) -> str:
+    if key.socket is None:
+        return "no socket"
+    judged = sockets.judge(sockets.look(key.socket, strict=False))
+    if judged.refusal is not None:
+        return judged.refusal.line or judged.refusal.category
+    return f"0600 ok, {status.state}" if status is not None else "0600 ok"
+
+
+def _key_of(ctx: Context, use: EngineUse, key: records.RankKey) -> records.RankKey | None:
+    try:
+        record = records.read(ctx.store.run(use.run))
+    except StokerError:
+        return None
+    if record is None:
+        return None
+    return next((k for k in record.keys if k.socket == key.socket and k.role == key.role), None)
+
+
+def _history(ctx: Context) -> dict[str, list[tuple[Verdict, str]]]:
+    """Verdicts of the last starts of every engine unit, oldest first."""
+    found: dict[str, list[tuple[Verdict, str]]] = {}
+    for record in ctx.store.list_units().units:
+        if record.kind is not Kind.ENGINE:
+            continue
+        for run in ctx.store.runs(record.unit)[-20:]:
+            known = run_facts.load(run.dir)
+            if known is not None and known.verdict is not None:
+                reason = known.reasons[0].category if known.reasons else ""
+                found.setdefault(record.unit, []).append((known.verdict, reason))
+    return found
+
+
+def ensure_daemon(ctx: Context, unit: str, tell: Tell) -> Run | None:
+    """A ready daemon for the unit's weights before an engine starts: one that is there is shared,
+    one that loads is waited for, a missing one is started. None when the profile wants none.
+
+    A daemon that cannot be had is said and is no error where the profile allows falling back."""
+    resolved = ctx.profiles.load(profile_name(ctx, unit))
+    section = resolved.profile.preload
+    if section is None:
+        return None
+    try:
+        asked, runtime = _asked(ctx, unit)
+        held = _held(ctx, asked, runtime)
+        if held is None:
+            run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked))
+            tell(f"{asked.unit}: run {run.number}, loading the weights once")
+        else:
+            run = held.run
+            if held.ready:
+                return run
+        wait_ready(ctx, run, tell)
+        return run
+    except StokerError as error:
+        if not section.fallback:
+            raise
+        tell(f"{unit}: no warm weights: {error}")
+        return None
+
+
+def _held(ctx: Context, asked: daemons.Asked, runtime: Runtime) -> DaemonSight | None:
+    """A live daemon of ours at the sockets that this profile's weights would have."""
+    own = sights.sight_of(ctx.store, asked.unit) if ctx.store.exists(asked.unit) else None
+    if own is not None and own.alive:
+        return own
+    alive = [d for d in sights.daemons(ctx.store) if d.alive]
+    if not alive:
+        return None
+    answer = checker(ctx, runtime, asked)(asked.words, asked.env)
+    wanted = {key.socket for key in records.keys_of(answer)}
+    return next((d for d in alive if wanted & set(d.record.sockets)), None)
+
+
+def require_daemon(ctx: Context, unit: str) -> str:
+    name = daemon_unit(ctx, unit)
+    if not ctx.store.exists(name):
+        raise NotFound(f"{unit} has no preload daemon; start one with: stoker preload start {unit}")
+    return name

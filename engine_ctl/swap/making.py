@@ -1,0 +1,60 @@
+"""A prepared start becomes a run on disk: spec, profile, expected weights, forecast."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+
+from engine_ctl import atomic
+from engine_ctl.errors import Failed
+from engine_ctl.operations import snapshots
+from engine_ctl.operations.context import Context
+from engine_ctl.state.records import UnitRecord
+from engine_ctl.state.store import Run
+from engine_ctl.swap.starting import Prepared
+from engine_ctl.swap.weighing import Weighed
+from engine_ctl.weights import records
+
+
+class ForecastRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """forecast.json: what was expected of the weights when the run was made."""
+
+    schema: int = 1
+    verdict: str | None = None
+    reasons: list[str] = msgspec.field(default_factory=list)
+    fields: list[str] = msgspec.field(default_factory=list)
+    checked: bool = False
+
+
+def refuse_weights(weighed: Weighed) -> None:
+    """Raise Failed when the start would end without serving, or serve another checkpoint."""
+    found = weighed.forecast
+    if found.refuse is not None:
+        raise Failed(f"{found.refuse.line}: {found.refuse.hint}")
+    if found.fails and found.reasons:
+        raise Failed(f"{found.reasons[0].line}: {found.reasons[0].hint}")
+
+
+def make_run(
+    ctx: Context, unit: UnitRecord, prepared: Prepared, weighed: Weighed | None, mark: str = ""
+) -> Run:
+    """Write the run's directory and make it the unit's current run. The caller holds the lock."""
+    run = ctx.store.new_run(msgspec.structs.replace(prepared.spec, operation=mark))
+    snapshots.save(ctx.store, run, prepared.profile)
+    if weighed is not None:
+        if weighed.record is not None:
+            records.write(run, weighed.record)
+        forecast = ForecastRecord(
+            verdict=weighed.forecast.verdict.value if weighed.forecast.verdict else None,
+            reasons=[reason.category for reason in weighed.forecast.reasons],
+            fields=list(weighed.forecast.differing),
+            checked=prepared.check is not None,
+        )
+        with contextlib.suppress(OSError):
+            atomic.write_record(run.dir / "forecast.json", forecast)
+    ctx.store.set_current(run)
+    changes: dict[str, Any] = {"desired": "running", "profile": unit.profile}
+    ctx.store.save(msgspec.structs.replace(ctx.store.load(unit.unit), **changes))
+    return run
