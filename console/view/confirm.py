@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from console.view import numbers as n
 from console.view.spans import Line, Span, clean, line
-from engine_ctl.answers import Fix
 from engine_ctl.model import Kind, Snapshot, UnitView, Verdict
+
+if TYPE_CHECKING:
+    from engine_ctl.answers import Fix
 
 
 def question(id: str, unit: UnitView, snapshot: Snapshot | None) -> list[Line]:

@@ -47,7 +47,7 @@ def event_strip(snapshot: Snapshot, message: Line | None, cells: int, rows: int)
 def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
     """The rule above the log tail: whose log it is, and how to open the whole."""
     if unit is None:
-        return (Span(" log", "title"),)
+        return ()
     run = clean(unit.run or "no run yet")
     left = (
         Span(" log ", "title"),

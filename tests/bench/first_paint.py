@@ -56,6 +56,7 @@ def spawn(code: str, columns: int = 120, rows: int = 35) -> tuple[int, int]:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm-256color"
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.execv(sys.executable, [sys.executable, "-c", code])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     return pid, terminal

@@ -37,7 +37,8 @@ def painted(app: StokerApp) -> str:
 async def test_the_deck_answers_at_a_glance(size: tuple[int, int], until: Any) -> None:
     app = make()
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "chat-8b" in painted(app))
+        await until(pilot, lambda: "chat-8b" in painted(app) and "hint:" in painted(app))
+        await pilot.pause()
         text = painted(app)
         assert "gpu-box" in text and "12:02:11" in text
         assert "GPU 0" in text and "GPU 1" in text
