@@ -13,6 +13,7 @@ from engine_ctl.model import Kind, Phase, PhaseMark
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.fixes import fixes_for
 from engine_ctl.operations.runs import run_of
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.liveness import look
@@ -92,7 +93,7 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
         after_s=record.seconds if record else None,
         ended=record.ended if record else None,
         outcome=_outcome(life.life.value, life.note, record),
-        fixes=(),
+        fixes=_fixes(run, known),
         changed=changed,
         changed_by=by,
         log=str(run.log),
@@ -142,6 +143,11 @@ def _changed(ctx: Context, run: Run) -> tuple[tuple[Fix, ...], str]:
         changes = diff(before, now)
         return tuple(Fix(c.key, _word(c.before), _word(c.after)) for c in changes), run.spec().by
     return (), ""
+
+
+def _fixes(run: Run, known: run_facts.RunFacts) -> tuple[Fix, ...]:
+    profile = snapshots.load(run)
+    return fixes_for(known.cause, profile) if known.cause is not None and profile else ()
 
 
 def _word(value: Any) -> str:

@@ -155,7 +155,6 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
             tell(line)
         life = liveness.look(run)
         if life.ready and not life.ended:
-            mark_good(ctx, run)
             return
         if life.ended:
             cause = watch.cause()
@@ -164,13 +163,6 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
         if time.monotonic() > deadline:
             raise Failed(f"{run.id} is not ready yet; it goes on: stoker logs {run.unit} -f")
         time.sleep(poll_s)
-
-
-def mark_good(ctx: Context, run: Run) -> None:
-    """Remember the run as the unit's last good one."""
-    record = ctx.store.load(run.unit)
-    if record.last_good != run.id:
-        ctx.store.save(msgspec.structs.replace(record, last_good=run.id))
 
 
 def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, Any]:

@@ -123,14 +123,13 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """unit.json. `desired` is running or stopped; `last_good` the last run that became ready."""
+    """unit.json. `desired` is running or stopped."""
 
     schema: int = 1
     unit: str
     kind: Kind = Kind.ENGINE
     profile: str = ""
     desired: str = "stopped"
-    last_good: str | None = None
     created: float = 0.0
     by: str = ""
 

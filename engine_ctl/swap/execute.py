@@ -17,7 +17,6 @@ from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import (
     endpoint_for,
-    mark_good,
     port_problem,
     stop_run,
     usable_runtime,
@@ -109,12 +108,13 @@ def last_good_profile(ctx: Context, record: UnitRecord, live: Run | None) -> Pro
     last run that was."""
     if live is not None and live.ready() is not None:
         return snapshots.load(live)
-    if record.last_good is None:
-        return None
-    try:
-        return snapshots.load(ctx.store.run(record.last_good))
-    except StokerError:
-        return None
+    for run in reversed(ctx.store.runs(record.unit)):
+        try:
+            if run.ready() is not None:
+                return snapshots.load(run)
+        except StokerError:
+            continue
+    return None
 
 
 class _Swap:
@@ -213,7 +213,6 @@ class _Swap:
     def _commit(self) -> SwapRecord:
         record = self.journal.record
         run = self.ctx.store.run(record.new_run or "")
-        mark_good(self.ctx, run)
         done = self.journal.end(Outcome.COMMITTED)
         old = record.old_profile.name if record.old_profile else "nothing"
         change = f"{old} → {record.profile.name}" if record.what != "restart" else run.id
@@ -249,7 +248,6 @@ class _Swap:
         except StokerError as error:
             self._fail(f"{record.reason}; and the rollback failed: {error}")
             return self.journal.record
-        mark_good(self.ctx, run)
         done = self.journal.end(Outcome.ROLLED_BACK, record.reason)
         self.ctx.event(
             self.unit,
