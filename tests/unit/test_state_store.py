@@ -199,8 +199,8 @@ def test_removal_takes_everything(store: Store) -> None:
 def test_saving_replaces(store: Store) -> None:
     store.create("demo", Kind.ENGINE)
     with store.lock("demo"):
-        store.save(UnitRecord(unit="demo", desired="running", last_good="demo/1"))
-    assert store.load("demo").last_good == "demo/1"
+        store.save(UnitRecord(unit="demo", desired="running"))
+    assert store.load("demo").desired == "running"
 
 
 def test_a_state_directory_of_others_is_refused(tmp_path: Path) -> None:
