@@ -1,16 +1,60 @@
-"""The console on the real core, imported after the first paint so that it appears at once."""
+"""The console on the real core, imported after the first paint so that it appears at once.
+
+What changes units runs as a `stoker` command of its own session: leaving the console, or its
+death, never leaves a start or a swap half done.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.model import Snapshot
 
+_ERRORS: dict[int, type[StokerError]] = {1: Failed, 2: Usage, 3: NotFound, 4: Busy}
 
-class LazyOperations:
-    """`RealOperations`, made at the first call (which happens in a worker thread)."""
+
+def detached(*words: str) -> Any:
+    """Run `stoker WORDS --json` in a session of its own and return its document.
+
+    Raises the StokerError that its exit code and its line on stderr stand for."""
+    done = subprocess.run(
+        [sys.executable, "-m", "console.main", *words, "--json"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        document = json.loads(done.stdout)
+    except ValueError:
+        document = None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        text = lines[-1].removeprefix("stoker: ") if lines else f"exit code {done.returncode}"
+        if isinstance(document, dict) and document.get("reason"):
+            text = f"{document.get('outcome', 'failed')}: {document['reason']}"
+        raise _ERRORS.get(done.returncode, Failed)(text)
+    return document
+
+
+def _first(document: Any) -> dict[str, Any]:
+    units = document.get("units") if isinstance(document, dict) else None
+    return units[0] if units else {}
+
+
+def _seconds(value: Any) -> str:
+    return f"{value:.1f} s" if isinstance(value, (int, float)) else "–"
+
+
+class ConsoleOperations:
+    """The console's `Operations`: looks in this process, changes by commands of their own."""
 
     @cached_property
     def _real(self) -> Any:
@@ -26,6 +70,43 @@ class LazyOperations:
             return getattr(self._real, name)(*arguments, **named)
 
         return call
+
+    def start(self, unit: str) -> str:
+        done = _first(detached("start", unit, "--no-wait"))
+        return f"{done.get('run')} started on port {done.get('port')}"
+
+    def stop(self, unit: str) -> str:
+        done = _first(detached("stop", unit))
+        if done.get("how") == "already":
+            return f"{unit} was not running"
+        return f"{done.get('run')} stopped in {_seconds(done.get('seconds'))}"
+
+    def restart(self, unit: str) -> str:
+        done = _first(detached("restart", unit, "--wait"))
+        return f"{done.get('run')} ready in {_seconds(done.get('start_s'))}"
+
+    def swap(self, unit: str, profile: str) -> str:
+        done = detached("swap", unit, profile)
+        return f"{unit} runs {done.get('to')} after {_seconds(done.get('seconds'))}"
+
+    def undo(self, unit: str) -> str:
+        done = detached("undo", unit, "--yes")
+        return f"{unit} runs {done.get('to')} again after {_seconds(done.get('seconds'))}"
+
+    def preload_start(self, unit: str) -> str:
+        return f"{detached('preload', 'start', unit, '--no-wait').get('run')} loads the weights"
+
+    def preload_stop(self, unit: str) -> str:
+        done = detached("preload", "stop", unit, "--yes")
+        return f"{done.get('unit')} stopped in {_seconds(done.get('seconds'))}"
+
+    def preload_reload(self, unit: str) -> str:
+        done = detached("preload", "reload", unit, "--yes", "--no-wait")
+        return f"{done.get('run')} loads the weights again"
+
+    def bench(self, unit: str) -> str:
+        done = detached("bench", unit)
+        return f"{unit}: {_seconds(done.get('seconds'))}, {done.get('summary', 'measured')}"
 
 
 class LazyFeed:
