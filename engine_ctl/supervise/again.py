@@ -11,13 +11,14 @@ import sys
 import time
 
 from engine_ctl.supervise import disk
-from engine_ctl.supervise.watcher import SIGNALS, SLOW_S
+from engine_ctl.supervise.watcher import SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from engine_ctl.supervise.watcher import Watcher
 
 LOOK_S = 0.5
+FULL_DISK_S = 1.0
 
 
 def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> None:
@@ -38,7 +39,7 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
                         _become_next(ended, attempt, script)
                 except OSError as error:
                     disk.complain(f"cannot start again: {error}")
-                    due = time.monotonic() + SLOW_S
+                    due = time.monotonic() + FULL_DISK_S
                 os.close(lock)
             left = 0.1
         poll.poll(int(min(left, LOOK_S) * 1000) + 1)

@@ -6,6 +6,7 @@ Standard library only: runs under the shim's interpreter (Python 3.10 and newer)
 from __future__ import annotations
 
 import _socket  # `socket` adds half a megabyte of enums to every shim
+import select
 import time
 
 PATIENCE_S = 2.0
@@ -51,6 +52,12 @@ class Probe:
         if ready or (self._socket is not None and time.monotonic() > self._deadline):
             self.close()
         return ready
+
+    def waits_for(self) -> tuple[int, int] | None:
+        """(file descriptor, poll events) with which the present attempt goes on."""
+        if self._socket is None:
+            return None
+        return self._socket.fileno(), select.POLLIN if self._sent else select.POLLOUT
 
     def close(self) -> None:
         if self._socket is not None:

@@ -59,4 +59,4 @@ def sweep(
                 procs.send(proc, signal.SIGTERM)
                 swept[proc.pid] = False
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.1)
+        pause = min(pause * 1.5, 0.05)

@@ -136,6 +136,7 @@ class Watcher:
         self.ready = os.path.exists(self.path("ready.json"))
         self.identity = {**record, "shim": procs.identity(os.getpid()), "adopted": True}
         disk.write_json(self.path("identity.json"), self.identity)
+        self.tell("goes on under a new shim: its own had died", "warning")
 
     def _identify(self, session: int) -> None:
         self.began = time.monotonic()
@@ -189,7 +190,12 @@ class Watcher:
             wait = FAST_S if starting else max(0.0, slow_at - time.monotonic())
             if self._steps:
                 wait = max(0.0, min(wait, self._steps[0][0] - time.monotonic()))
+            answer = probe.waits_for() if probe is not None else None
+            if answer is not None:
+                poll.register(*answer)
             poll.poll(int(wait * 1000) + 1)
+            if answer is not None:
+                poll.unregister(answer[0])
             self.drain()
 
     def _ended(self) -> bool:

@@ -71,6 +71,11 @@ def test_a_start_is_recorded_and_becomes_ready(rig: Rig) -> None:
     assert liveness.look(run).ready
     shim = procs.look(who.shim.pid)
     assert shim is not None and shim.sid != os.getsid(0)
+    inherited = sorted(os.listdir(f"/proc/{who.leader.pid}/fd"), key=int)[:3]
+    assert inherited == ["0", "1", "2"]
+    links = [os.readlink(f"/proc/{who.leader.pid}/fd/{fd}") for fd in inherited]
+    assert links == ["/dev/null", str(run.log), str(run.log)]
+    assert os.readlink(f"/proc/{who.shim.pid}/fd/1") == "/dev/null"
 
 
 def test_marks_in_the_environment_and_secrets_by_reference(
@@ -215,7 +220,12 @@ def test_restarts_until_they_are_used_up(rig: Rig) -> None:
     assert len({who.shim for who in identities if who}) == 1, "the shim replaces itself"
     assert len({who.leader for who in identities if who}) == 3
     assert [rig.life(run) for run in runs] == [Life.FAILED] * 3
-    texts = [event.text for event in events.last(rig.dirs, 10, unit="demo")]
+
+    def texts_of_events() -> list[str]:
+        return [event.text for event in events.last(rig.dirs, 10, unit="demo")]
+
+    # The event comes after the record.
+    texts = until(lambda: len(texts := texts_of_events()) == 5 and texts)
     assert texts[0].endswith("status 3 without being asked to; next start in 0.05 s")
     assert texts[1] == "demo/1 is started again as demo/2"
     assert texts[-1].endswith("restarts are used up")
@@ -667,8 +677,8 @@ def test_a_shim_is_small_and_asleep(rig: Rig) -> None:
     status = Path(f"/proc/{who.shim.pid}/status")
 
     def switches() -> int:
-        words = status.read_text().split("\n")
-        return sum(int(line.split()[1]) for line in words if "ctxt_switches" in line)
+        lines = status.read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
 
     rollup = Path(f"/proc/{who.shim.pid}/smaps_rollup").read_text()
     pss_kb = int(next(line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:")))
