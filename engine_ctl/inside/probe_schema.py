@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 from typing import Any
 
@@ -11,6 +12,7 @@ PARSER_HOMES = (
     "vllm.entrypoints.launchers.cli_args",
     "vllm.entrypoints.openai.cli_args",
 )
+KINDS = ("serve", "preload")
 DEFAULT_LIMIT = 4000
 
 
@@ -49,6 +51,11 @@ def build_parser(kind: str) -> tuple[Any, Any, Any]:
     """
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+    # The command imports both before it builds a parser, which loads plugins: those may reach for
+    # either.
+    for name in KINDS:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(f"vllm.entrypoints.cli.{name}")
     sub = command(kind)
     top = FlexibleArgumentParser(prog="vllm", description="vLLM CLI")
     subparsers = top.add_subparsers(required=False, dest="subparser")
@@ -121,7 +128,7 @@ def schema() -> dict[str, Any]:
         "platform": platform_name(current_platform),
         "parser": parser_home(),
     }
-    for kind in ("serve", "preload"):
+    for kind in KINDS:
         try:
             out[kind] = describe(build_parser(kind)[1])
         except LookupError:
