@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from engine_ctl import atomic
 from engine_ctl.errors import Failed, StokerError
@@ -13,29 +10,20 @@ from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Run
 from profiles.model import Profile
 
-# Not part of what runs.
-_ASIDE = {"name", "path", "schema", "notes", "tags", "bench", "origin", "standby"}
-_NESTED = ("args", "env", "preload", "restart", "stop")
+# Differences in these keys change nothing that runs.
+_ASIDE = ("notes", "tags", "schema", "origin", "bench", "standby")
 
 
 def drift(was: Profile, now: Profile) -> tuple[str, ...]:
-    """Keys whose values differ, as dotted names (`args.max_num_seqs`). Pure.
+    """Keys whose values differ, as `profile diff` names them (`args.max_num_seqs`). Pure.
 
     A port that the profile leaves open is no drift: one was chosen at the start."""
-    old, new = _plain(was), _plain(now)
+    from profiles.diff import diff
+
+    found = [change.key for change in diff(was, now) if change.key.partition(".")[0] not in _ASIDE]
     if now.port is None:
-        old.pop("port", None)
-    found: list[str] = []
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if before == after:
-            continue
-        if key in _NESTED and isinstance(before, dict) and isinstance(after, dict):
-            names = sorted(before.keys() | after.keys())
-            found += [f"{key}.{name}" for name in names if before.get(name) != after.get(name)]
-        else:
-            found.append(key)
-    return tuple(found)
+        found = [key for key in found if key != "port"]
+    return tuple(sorted(found))
 
 
 class DriftWatch:
@@ -87,11 +75,6 @@ class DriftWatch:
             return ("file",)
         self._files[run.id] = resolved.files
         return drift(was, resolved.profile)
-
-
-def _plain(profile: Profile) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(profile)
-    return {key: value for key, value in plain.items() if key not in _ASIDE}
 
 
 def _mtime(path: Path) -> int:

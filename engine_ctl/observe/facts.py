@@ -244,16 +244,29 @@ def _from_log(run: Run, spec: RunSpec, log: _Log) -> RunFacts:
     from engine_ctl.observe.runlog import StartReader
 
     reader = StartReader(run.dir, spec.kind, spec.runtime_version)
+    start = b""
     offset = 0
     while offset < START_BYTES and not reader.timeline.ready_seen:
         chunk = log.read(offset, 1 << 16)
         if not chunk:
             break
         offset += len(chunk)
+        start += chunk
         reader.feed(chunk)
     if offset >= log.size:
         reader.finish()
-    return reader.facts(run.id, standby=spec.via == "standby", log_bytes=log.size)
+    facts = reader.facts(run.id, standby=spec.via == "standby", log_bytes=log.size)
+    return msgspec.structs.replace(facts, kernels=_kernels(start))
+
+
+def _kernels(start: bytes) -> tuple[dict[str, str], ...]:
+    """The fields of answers.KernelChoice for each kernel that the start names."""
+    from engine_ctl.logs.kernels import kernels_of
+
+    return tuple(
+        {"what": fact.topic, "choice": fact.value, "line": fact.line, "slower": fact.degraded}
+        for fact in kernels_of(start)
+    )
 
 
 def _closed(marks: tuple[PhaseMark, ...], lived: float | None) -> tuple[PhaseMark, ...]:

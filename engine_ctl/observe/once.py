@@ -69,7 +69,7 @@ def _scrape(watches: list[UnitWatch], timeout_s: float) -> None:
             now, wall = time.monotonic(), time.time()
             for unit, answer in answers.items():
                 by_unit[unit].take(answer, now, wall)
-            busy = {unit: by_unit[unit] for unit in answers if _busy(by_unit[unit], now)}
+            busy = {unit: by_unit[unit] for unit in answers if _busy(by_unit[unit], now, wall)}
             if attempt or not busy:
                 break
             endpoints = {unit: endpoints[unit] for unit in busy}
@@ -78,8 +78,8 @@ def _scrape(watches: list[UnitWatch], timeout_s: float) -> None:
         scraper.close()
 
 
-def _busy(watch: UnitWatch, now: float) -> bool:
-    load = watch.load(now)
+def _busy(watch: UnitWatch, now: float, wall: float) -> bool:
+    load = watch.load(now, wall)
     return load is not None and bool(load.running or load.waiting)
 
 

@@ -17,7 +17,7 @@ from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.verdict import VerdictReader
 from engine_ctl.model import Kind, Phase
 from engine_ctl.observe.facts import RunFacts
-from engine_ctl.observe.telling import telling_lines
+from engine_ctl.observe.telling import newest_statistics, telling_lines
 
 # At most so much of a log is read in one tick; what an engine prints faster than this is skipped
 # (it is served by then: only the newest lines tell anything).
@@ -81,7 +81,10 @@ class StartReader:
 
 
 class RunLog:
-    """Follows the log of a live run. Survives truncation and replacement of the file."""
+    """Follows the log of a live run. Survives truncation and replacement of the file.
+
+    `statistics` is the newest line of engine statistics since the run was ready, or b"";
+    `written` the wall-clock time of the log's last change."""
 
     def __init__(
         self, run_dir: Path, kind: Kind, version: str | None = None, *, known: bool = False
@@ -95,6 +98,8 @@ class RunLog:
         self._inode: int | None = None
         self._partial = b""
         self.size = 0
+        self.written = 0.0
+        self.statistics = b""
 
     @property
     def phase(self) -> Phase | None:
@@ -111,7 +116,7 @@ class RunLog:
         try:
             info = os.fstat(fd)
             self._notice(info, ready)
-            self.size = info.st_size
+            self.size, self.written = info.st_size, info.st_mtime
             data = os.pread(fd, TICK_BYTES, self._offset)
         except OSError:
             return False
@@ -142,6 +147,7 @@ class RunLog:
         data = self._partial + data
         end = data.rfind(b"\n") + 1
         self._partial = data[end:][-65536:]
+        self.statistics = newest_statistics(data[:end]) or self.statistics
         lines = telling_lines(data[:end])
         if lines:
             self.start.feed(lines)

@@ -18,6 +18,7 @@ _WORDS = (
     b"application shutdown",
     b"Received SIG",
 )
+_STATISTICS = b"Avg generation throughput: "
 _TELLING = re.compile(b"|".join(map(re.escape, _WORDS)))
 
 
@@ -34,6 +35,15 @@ def telling_lines(data: bytes) -> bytes:
             break
         lines.append(data[start:end])
     return b"".join(lines)
+
+
+def newest_statistics(data: bytes) -> bytes:
+    """The last whole line of engine statistics in `data`, b"" when there is none."""
+    found = data.rfind(_STATISTICS)
+    end = data.find(b"\n", found) + 1
+    if found < 0 or end == 0:
+        return b""
+    return data[data.rfind(b"\n", 0, found) + 1 : end]
 
 
 def tail_tells(path: Path, size: int = 1 << 18) -> bool:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LIMITS = ("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens")
 # Without an answer for so long the last figures are no longer shown.
 STALE_S = 10.0
+# vLLM prints a line every 10 s (VLLM_LOG_STATS_INTERVAL) while it has something to do.
+STATISTICS_STALE_S = 25.0
 
 
 class UnitWatch:
@@ -62,6 +64,7 @@ class UnitWatch:
         self._answer: Answer | None = None
         self._answered: tuple[float, float] | None = None
         self._settled = False
+        self._statistics: tuple[bytes, float] | None = None
 
     # ------------------------------------------------------------------ looking
 
@@ -85,6 +88,7 @@ class UnitWatch:
         self.run, self.spec, self.life, self.facts = run, None, None, None
         self._log, self._typical, self._limits = None, None, None
         self._answer, self._answered, self._settled = None, None, False
+        self._statistics = None
         self.drift, self.drift_known = (), False
         if self.window is not None:
             self.window.restart()
@@ -154,7 +158,7 @@ class UnitWatch:
             return UnitView(
                 self.unit, kind, profile, note=self.problem, run=None if run is None else run.id
             )
-        load = self.load(now)
+        load = self.load(now, wall)
         if self._remember:
             load = self._remembered(load)
         healthy = self.healthy
@@ -201,14 +205,31 @@ class UnitWatch:
             return None
         return self._answer.health == 200
 
-    def load(self, now: float) -> EngineLoad | None:
-        """Figures of the last answer; None before the first and when it is too old."""
-        if self.window is None or self._answered is None or self.life is None or self.life.ended:
+    def load(self, now: float, wall: float) -> EngineLoad | None:
+        """Figures of the last answer; when /metrics gives none, those of the log's last line of
+        statistics. None when neither is there or both are too old."""
+        if self.life is None or self.life.ended:
             return None
-        at, wall = self._answered
-        if now - at > STALE_S:
+        if self.window is not None and self._answered is not None:
+            at, answered = self._answered
+            if now - at <= STALE_S:
+                return self.window.load(answered, now, self.healthy)
+        return self._load_of_log(now, wall)
+
+    def _load_of_log(self, now: float, wall: float) -> EngineLoad | None:
+        log = self._log
+        if log is None or not log.statistics:
             return None
-        return self.window.load(wall, now, self.healthy)
+        if self._statistics is None or self._statistics[0] != log.statistics:
+            # The first line seen may be old: then the file was last written long ago.
+            self._statistics = (log.statistics, now - max(0.0, wall - log.written))
+        line, at = self._statistics
+        if now - at > STATISTICS_STALE_S:
+            return None
+        from engine_ctl.logs.engine_stats import load_of, stats_of
+
+        load = load_of(stats_of(line), wall - (now - at))
+        return None if load is None else replace(load, healthy=self.healthy)
 
     def _remembered(self, load: EngineLoad | None) -> EngineLoad | None:
         """One second of history, also while there is nothing to record."""

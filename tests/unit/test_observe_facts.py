@@ -9,7 +9,14 @@ import pytest
 
 from engine_ctl.model import Kind, Phase, PhaseMark, Verdict
 from engine_ctl.observe import facts as run_facts
-from engine_ctl.observe.facts import RunFacts, derive_facts, medians, refresh, typical
+from engine_ctl.observe.facts import (
+    RunFacts,
+    derive_facts,
+    kernel_choices,
+    medians,
+    refresh,
+    typical,
+)
 from engine_ctl.state.store import Run
 from tests.standin.observed import Written, recorded_log
 
@@ -47,6 +54,9 @@ def test_a_mapped_start(written: Written) -> None:
     assert facts.start["kv_gib"] == 111.22
     assert facts.start["external_weights_gib"] == 14.99
     assert facts.compile_cache == "hit"
+    kernels = {kernel.what: kernel for kernel in kernel_choices(facts)}
+    assert kernels["attention"].choice == "FLASH_ATTN"
+    assert kernels["attention"].line
     assert not (run.dir / "facts.json").exists()
 
 

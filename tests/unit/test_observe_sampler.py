@@ -177,6 +177,25 @@ def test_a_ready_engine_that_nobody_answers_for(written: Written) -> None:
     assert unit.load is None
 
 
+def test_the_logs_statistics_stand_in_for_metrics(written: Written) -> None:
+    written.unit("chat")
+    with Recorded() as server:
+        port = server.port
+    run = written.run("chat", port=port)
+    written.ready(run)
+    written.log(
+        run,
+        b"(APIServer pid=1) INFO 11-20 09:20:02 [loggers.py:335] Engine 000: Avg prompt "
+        b"throughput: 812.4 tokens/s, Avg generation throughput: 95.1 tokens/s, Running: 12 reqs, "
+        b"Waiting: 3 reqs, GPU KV cache usage: 88.1%, Prefix cache hit rate: 41.0%\n",
+    )
+    load = only(sample(written)).load
+    assert load is not None
+    assert (load.running, load.waiting, load.tokens_per_second) == (12, 3, 95.1)
+    os.utime(run.log, (1.0, 1.0))
+    assert only(sample(written)).load is None
+
+
 def test_sleeping(written: Written) -> None:
     written.unit("chat")
     with Recorded(page("M4")) as server:
