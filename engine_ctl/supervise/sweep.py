@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from engine_ctl.supervise import procs
+from engine_ctl.supervise import procs, segments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,16 +39,23 @@ def reap() -> dict[int, int]:
 def sweep(
     left: Callable[[], list[Proc]], *, grace_s: float = GRACE_S, term_s: float = TERM_S
 ) -> tuple[list[int], list[int]]:
-    """End every process that `left()` names until it names none: (swept, remaining) pids."""
+    """End every process that `left()` names until it names none: (swept, remaining) pids.
+
+    Shared memory that they leave behind, and nobody else maps, is removed."""
     begin = time.monotonic()
     swept: dict[int, bool] = {}
+    seen: set[int] = set()
+    shared: dict[str, int] = {}
     pause = 0.01
     while True:
         reap()
         processes = left()
         seconds = time.monotonic() - begin
         if not processes:
+            segments.remove_abandoned(shared)
             return list(swept), []
+        segments.note(shared, {proc.pid for proc in processes} - seen)
+        seen |= {proc.pid for proc in processes}
         if seconds > grace_s + term_s + STUCK_S:
             return list(swept), [proc.pid for proc in processes]
         for proc in processes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -32,6 +34,14 @@ from profiles.model import Preload, Profile
 
 HARNESS = Path(__file__).with_name("preload_harness.py")
 READY_S = 180.0
+
+
+@functools.cache
+def harness_of(python: str, env: tuple[tuple[str, str], ...]) -> Harness:
+    """One harness for the whole test session: its imports take seconds."""
+    made = Harness(Path(python), dict(env))
+    atexit.register(made.close)
+    return made
 
 
 class Harness:
@@ -132,13 +142,12 @@ def bench(runtime: Runtime, env: Mapping[str, str], model: Path) -> Iterator[Ben
     (root / "s").mkdir(mode=0o700)
     (root / "state").mkdir(mode=0o700)
     dirs = Dirs.from_env({"HOME": str(root), "XDG_STATE_HOME": str(root / "state")})
-    harness = Harness(Path(runtime.python), env)
+    harness = harness_of(runtime.python, tuple(sorted(env.items())))
     made = Bench(root, Store(dirs), runtime, harness, model)
     try:
         yield made
     finally:
         made.clean()
-        harness.close()
         for unit in made.store.list_units().units:
             with contextlib.suppress(Exception):
                 daemons.stop(made.store, unit.unit, confirmed=True)

@@ -6,7 +6,7 @@ groups formed, the model loaded by the loader that the load format names. Only t
 the scheduler are left out.
 
 Case: {"argv": ["serve", …], "env": {}, "world": 1, "version": null, "check": true, "load": true,
-"ask": false}
+"ask": false}. With "generate" (arguments of an LLM) and "prompts", an engine answers them too.
 Outcome: {"check": …, "asked": …, "logs": [text of each rank], "errors": [text or null],
 "mapped": [bool]}
 """
@@ -42,6 +42,12 @@ def main() -> None:
 
 
 def run(case: dict) -> dict:
+    if "plans" in case:
+        return {"plans": [plan(sizes) for sizes in case["plans"]]}
+    if "quantizations" in case:
+        from engine_ctl.inside.weight_cache_client import quantization_support
+
+        return {"quantizations": [quantization_support(name) for name in case["quantizations"]]}
     with tempfile.TemporaryDirectory() as scratch:
         out = {"check": None, "asked": None}
         if case.get("check", True):
@@ -51,6 +57,11 @@ def run(case: dict) -> dict:
             out["check"] = answer[0] if answer else {"ok": False, "error": error}
             out["asked"] = answer[1] if answer else None
         world = case.get("world", 1)
+        if "generate" in case:
+            pid, path = fork(lambda: do_generate(case), Path(scratch) / "generate")
+            wait([pid])
+            out["generated"], out["error"] = read(path)
+            out["log"] = log_of(path)
         forked = [
             fork(lambda rank=rank: do_load(case, rank, scratch), Path(scratch) / f"rank{rank}")
             for rank in range(world)
@@ -59,7 +70,9 @@ def run(case: dict) -> dict:
         wait([pid for pid, _ in forked])
         results = [read(path) for _, path in forked]
         return out | {
-            "logs": [path.with_suffix(".log").read_bytes().decode(errors="replace") for _, path in forked],
+            "logs": [
+                path.with_suffix(".log").read_bytes().decode(errors="replace") for _, path in forked
+            ],
             "errors": [error for _, error in results],
             "mapped": [bool(value) for value, _ in results],
         }
@@ -97,6 +110,11 @@ def read(path: Path) -> tuple:
         return tuple(json.loads(path.read_text()))
     except FileNotFoundError:
         return None, "the process died"
+
+
+def log_of(path: Path) -> str:
+    """Byte for byte: vLLM ends the lines of one record with carriage returns."""
+    return path.with_suffix(".log").read_bytes().decode(errors="replace")
 
 
 def settle(case: dict) -> None:
@@ -158,6 +176,44 @@ def do_load(case: dict, rank: int, scratch: str) -> bool:
         model = loader.load_model(vllm_config=config, model_config=config.model_config)
     segments = Path("/proc/self/maps").read_text()
     return model is not None and "memfd:stoker-weights" in segments
+
+
+def do_generate(case: dict) -> list:
+    """Text, token ids and logprobs of prompts, from an engine in this process (its workers are
+    processes of their own when there are several)."""
+    settle(case)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(**case["generate"], disable_log_stats=True)
+    sampling = SamplingParams(temperature=0.0, max_tokens=24, logprobs=3, ignore_eos=True)
+    found = [
+        {
+            "text": done.outputs[0].text,
+            "tokens": list(done.outputs[0].token_ids),
+            "logprobs": [
+                {str(token): value.logprob for token, value in at.items()}
+                for at in done.outputs[0].logprobs
+            ],
+        }
+        for done in llm.generate(case["prompts"], sampling, use_tqdm=False)
+    ]
+    llm.llm_engine.engine_core.shutdown()
+    return found
+
+
+def plan(sizes: dict) -> dict:
+    """vLLM's own placement of the local ranks: its planning functions only read attributes."""
+    from types import SimpleNamespace
+
+    from vllm.model_executor.model_loader.weight_cache import daemon
+
+    config = SimpleNamespace(**sizes)
+    try:
+        daemon._reject_unsupported_parallelism(config)
+        return {"ranks": daemon.plan_local_ranks(config), "error": None}
+    except ValueError as error:
+        return {"ranks": [], "error": str(error)}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""Shared memory that a killed tree leaves in /dev/shm: noted while its processes live, removed when
+they are gone and nobody else maps it.
+
+vLLM's message queues and shared-memory collectives are files there. Whoever is SIGKILLed does not
+unlink them, and they keep host memory until the machine is restarted.
+
+Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SHM = "/dev/shm/"
+
+
+def mapped_by(pid: int) -> dict[str, int]:
+    """Files in /dev/shm that a process maps, as path → inode. Empty when it cannot be read."""
+    found: dict[str, int] = {}
+    try:
+        with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
+            for line in file:
+                # address perms offset device inode path (proc(5))
+                fields = line.rstrip("\n").split(None, 5)
+                if len(fields) == 6 and fields[5].startswith(SHM):
+                    found[fields[5]] = int(fields[4])
+    except OSError:
+        pass
+    return found
+
+
+def remove_abandoned(noted: dict[str, int]) -> list[str]:
+    """Unlink those of `noted` that still exist as the same file, are ours, and that no process
+    which can be seen maps. Returns what was removed."""
+    left = {path: inode for path, inode in noted.items() if _is_ours(path, inode)}
+    if not left:
+        return []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            for path in mapped_by(int(name)):
+                left.pop(path, None)
+    return [path for path in left if _unlink(path)]
+
+
+def note(into: dict[str, int], pids: Iterable[int]) -> None:
+    """Add what the processes map now."""
+    for pid in pids:
+        into.update(mapped_by(pid))
+
+
+def _is_ours(path: str, inode: int) -> bool:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return False
+    return info.st_ino == inode and info.st_uid == os.geteuid()
+
+
+def _unlink(path: str) -> bool:
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,255 @@
+"""Daemons and engines as they are run: the same output as from disk, and what a SIGKILL leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_ctl.identity import identify, wait_gone
+from engine_ctl.logs.verdict import verdict_of
+from engine_ctl.model import Kind, Phase, Verdict
+from engine_ctl.operations.planning import Endpoint, engine_spec
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import liveness
+from engine_ctl.supervise.launch import launch
+from engine_ctl.supervise.stop import stop
+from engine_ctl.weights import daemons, records, sights, sockets
+from engine_ctl.weights.ahead import weights_ahead
+from engine_ctl.weights.spec import free_port
+from profiles.model import Profile
+from tests.engine.preload_bench import Bench, bench, serve_words
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+PROMPTS = ["An engine loads its weights", "Tokens per second, time", "The scheduler", "Measure"]
+
+
+@pytest.fixture
+def here(cpu_runtime: Any, tiny_model: Path) -> Iterator[Bench]:
+    with bench(cpu_runtime.runtime, cpu_runtime.full_env(), tiny_model) as made:
+        yield made
+
+
+def _generate(b: Bench, load_format: str, tensor_parallel_size: int) -> dict[str, Any]:
+    extra = {"socket_dir": str(b.sockets)} if load_format == "ipc_cache" else {}
+    return b.harness.run(
+        argv=serve_words(b.profile()),
+        check=False,
+        load=False,
+        prompts=PROMPTS,
+        env={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        generate={
+            "model": str(b.model),
+            "max_model_len": 512,
+            "enforce_eager": True,
+            "tensor_parallel_size": tensor_parallel_size,
+            "load_format": load_format,
+            "model_loader_extra_config": extra,
+        },
+    )
+
+
+def _same_output(b: Bench, tensor_parallel_size: int) -> None:
+    disk = _generate(b, "auto", tensor_parallel_size)
+    mapped = _generate(b, "ipc_cache", tensor_parallel_size)
+    assert disk["error"] is None, disk["log"][-3000:]
+    assert mapped["error"] is None, mapped["log"][-3000:]
+    assert verdict_of(mapped["log"].encode())[0] is Verdict.MAPPED, mapped["log"][-3000:]
+    assert verdict_of(disk["log"].encode())[0] is Verdict.DISK
+    assert len(disk["generated"]) == len(PROMPTS)
+    assert all(len(answer["tokens"]) == 24 for answer in disk["generated"])
+    assert mapped["generated"] == disk["generated"]
+
+
+def test_tensor_parallel_pair(here: Bench) -> None:
+    """Forecast, output and the loss of one rank of a daemon of two."""
+    profile = here.profile(args={"tensor_parallel_size": 2, "max_model_len": 512})
+    run = here.start_daemon("pair", profile)
+    here.wait_ready(run)
+    sight = sights.sight_of(here.store, "pair")
+    assert sight is not None
+    assert [(k.rank, k.device) for k in sight.record.keys] == [(0, "CPU-0"), (1, "CPU-1")]
+    assert sights.complete(daemons.ask(sight)) == (Phase.READY, None)
+    assert _forecast(here, profile).verdict is Verdict.MAPPED
+    _same_output(here, 2)
+
+    lost = sight.record.sockets[1]
+    segments = [_segment_of(path) for path in sight.record.sockets]
+    _kill(_owner(lost))
+    _, trouble = sights.complete(daemons.ask(sight))
+    assert trouble is not None and trouble.category == "wc_daemon_partial"
+    assert "rank target 1 of 2" in trouble.line
+    forecast = _forecast(here, profile)
+    assert forecast.verdict is Verdict.FALLBACK
+    assert [rank.reason is None for rank in forecast.ranks] == [True, False]
+    daemons.stop(here.store, "pair")
+    assert [_holders(segment) for segment in segments] == [[], []]
+    assert not sockets.look(lost, strict=False).lock_held
+
+
+def test_kill_matrix(here: Bench) -> None:
+    """What is killed, and what is left: no lock in the way, no segment, no lie."""
+    before = set(os.listdir("/dev/shm"))
+    run = here.start_daemon("weights", here.profile())
+    here.wait_ready(run)
+    _same_output(here, 1)
+    (path,) = _record(run).sockets
+    first = _segment_of(path)
+
+    engine = _serve(here, here.profile())
+    text = _complete(engine)
+    assert verdict_of(engine.log.read_bytes())[0] is Verdict.MAPPED
+    uses = sights.engines(here.store, lambda r: verdict_of(r.log.read_bytes())[0])
+    with pytest.raises(daemons.Busy, match="engine runs on these weights"):
+        daemons.stop(here.store, "weights", uses)
+
+    # The daemon's rank under a serving engine: same text, said in the log, the lock is free.
+    _kill(_owner(path))
+    assert _complete(engine) == text
+    _wait(lambda: b"exited. This engine keeps serving" in engine.log.read_bytes())
+    assert not sockets.look(path, strict=False).lock_held
+    assert _forecast(here, here.profile()).reasons[0].category == "wc_fallback.stale_socket"
+    stopped = daemons.stop(here.store, "weights", uses, confirmed=True)
+    assert stopped.exit is not None
+    assert _holders(first) != [], "the engine keeps its maps"
+    assert _complete(engine) == text
+
+    # The same socket again, then the whole engine: nothing of it stays mapped.
+    again = here.start_daemon("weights", here.profile())
+    leader = engine.identity()
+    assert leader is not None
+    _kill(leader.leader.pid)
+    _wait(lambda: liveness.look(engine).ended)
+    assert not liveness.look(engine).facts.exit.requested  # type: ignore[union-attr]
+    assert _holders(first) == []
+    here.wait_ready(again)
+    second = _segment_of(path)
+    assert _forecast(here, here.profile()).verdict is Verdict.MAPPED
+    done = here.harness.run(argv=serve_words(here.profile()), check=False)
+    assert verdict_of(done["logs"][0].encode())[0] is Verdict.MAPPED
+
+    # The launcher: its shim ends the ranks, which vLLM leaves behind.
+    launcher = again.identity()
+    assert launcher is not None
+    _kill(launcher.leader.pid)
+    _wait(lambda: liveness.look(again).ended)
+    assert liveness.look(again).phase is Phase.FAILED
+    facts = sockets.look(path, strict=False)
+    assert not facts.lock_held and not facts.listening
+    assert _holders(second) == []
+    forecast = _forecast(here, here.profile())
+    assert forecast.reasons[0].category == "wc_fallback.stale_socket"
+    assert _abandoned(before) == set()
+
+
+def _forecast(b: Bench, profile: Profile) -> Any:
+    check = b.harness.check(serve_words(profile), {})
+    assert check["ok"], check["error"]
+    return weights_ahead(b.store, profile, b.runtime, check, {}).forecast
+
+
+def _record(run: Run) -> records.WeightsRecord:
+    found = records.read(run)
+    assert found is not None
+    return found
+
+
+def _serve(b: Bench, profile: Profile) -> Run:
+    """A real `vllm serve` under its shim, as the lifecycle operations start it."""
+    b.store.create("engine", Kind.ENGINE, profile.name)
+    spec = engine_spec("engine", profile, b.runtime, None, Endpoint("127.0.0.1", free_port()), "t")
+    spec.env["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    ahead = weights_ahead(
+        b.store, profile, b.runtime, b.harness.check(serve_words(profile), {}), {}
+    )
+    run = b.store.new_run(spec)
+    records.write(run, ahead.record)
+    b.store.set_current(run)
+    launch(run)
+    b.later(lambda: stop(run))
+    b.wait_ready(run)
+    return run
+
+
+def _complete(run: Run) -> str:
+    spec = run.spec()
+    body = {"model": spec.served_name, "prompt": PROMPTS[0], "max_tokens": 16, "temperature": 0}
+    request = urllib.request.Request(
+        f"http://{spec.host}:{spec.port}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(json.load(answer)["choices"][0]["text"])
+
+
+def _owner(path: str) -> int:
+    pid = sockets.look(path, strict=False).lock_pid
+    assert pid is not None
+    return pid
+
+
+def _kill(pid: int) -> None:
+    who = identify(pid)
+    assert who is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_gone(who, 20.0)
+
+
+def _segment_of(path: str) -> int:
+    """The inode of the segment behind a socket: no other segment of this boot has it."""
+    for fd in Path(f"/proc/{_owner(path)}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "memfd:stoker-weights" in os.readlink(fd):
+                return fd.stat().st_ino
+    raise AssertionError("the daemon holds no segment")
+
+
+def _holders(segment: int) -> list[int]:
+    """Processes that map or hold a segment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            maps = (entry / "maps").read_text().splitlines()
+            mapped = any(
+                "memfd:stoker-weights" in line and int(line.split()[4]) == segment for line in maps
+            )
+            if mapped or segment in (_inode(fd) for fd in (entry / "fd").iterdir()):
+                found.append(int(entry.name))
+    return found
+
+
+def _inode(fd: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        if "memfd:stoker-weights" in os.readlink(fd):
+            return fd.stat().st_ino
+    return None
+
+
+def _abandoned(before: set[str]) -> set[str]:
+    """New shared memory of ours in /dev/shm that no process maps."""
+    new = set(os.listdir("/dev/shm")) - before
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and new:
+            with contextlib.suppress(OSError):
+                maps = (entry / "maps").read_text()
+                new = {name for name in new if f"/dev/shm/{name}" not in maps}
+    return {name for name in new if os.path.exists(f"/dev/shm/{name}")}
+
+
+def _wait(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
