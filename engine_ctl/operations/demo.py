@@ -20,14 +20,17 @@ from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.operations import completion, lifecycle
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import is_live
+from engine_ctl.operations.weights import SUFFIX
 from engine_ctl.paths import ensure_private
 from engine_ctl.runtimes import manage
 from engine_ctl.runtimes.install import Report, recipe
 from engine_ctl.runtimes.probe import clean_environment
 from engine_ctl.runtimes.store import Runtime, choose, missing
+from engine_ctl.standby.lifecycle import stop_all_of
 from engine_ctl.state.store import Run
 
 UNIT = "demo"
+WARM = ("cpu", "cuda", "rocm")
 PROMPT = "Say something about weights."
 SCRIPT = Path(__file__).parents[1] / "inside" / "demo_model.py"
 
@@ -70,7 +73,7 @@ def up(ctx: Context, tell: Tell, progress: Progress) -> Demo:
     model = _model(ctx, note, runtime, tell)
     _profile(ctx, note, model, runtime)
     if UNIT not in note.units:
-        note.units.append(UNIT)
+        note.units += [UNIT, f"{UNIT}{SUFFIX}"]
         atomic.write_record(_note(ctx), note)
     run = ctx.store.current(UNIT) if ctx.store.exists(UNIT) else None
     if run is None or not is_live(run):
@@ -102,6 +105,7 @@ def down(ctx: Context, tell: Tell) -> list[str]:
             continue
         removed.append(path)
     if note.runtime:
+        removed += [f"unit {unit}" for unit in stop_all_of(ctx, note.runtime)]
         try:
             ctx.runtimes.remove(note.runtime)
             removed.append(f"runtime {note.runtime}")
@@ -164,6 +168,8 @@ def _profile(ctx: Context, note: Made, model: Path, runtime: Runtime) -> None:
         "# Written by `stoker demo`; yours to edit. Press r in the console to restart with it.\n"
         f"extends: demo\nmodel: {model}\nruntime: {runtime.name}\n"
     )
+    if runtime.platform in WARM:
+        text += "preload: {}            # a daemon keeps the weights; engines map them\n"
     atomic.write_bytes(path, text.encode(), mode=0o644)
 
 

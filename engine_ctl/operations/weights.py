@@ -18,6 +18,7 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.lifecycle import Wanted
 from engine_ctl.state.store import Run
+from engine_ctl.supervise.launch import launch
 from engine_ctl.swap.weighing import features_for
 from engine_ctl.weights import daemons, records, sights, sockets, spec
 from engine_ctl.weights.client import DaemonStatus
@@ -42,12 +43,33 @@ def profile_name(ctx: Context, unit: str) -> str:
     return unit
 
 
+def _wanted(asked: daemons.Asked) -> Wanted:
+    run = spec.preload_spec(asked.unit, asked.profile, asked.runtime, asked.schema)
+    return Wanted(
+        asked.runtime, run.env, run.env_refs, run.env_unset, models=(asked.profile.model,)
+    )
+
+
+def beginner(ctx: Context, asked: daemons.Asked, tell: Tell) -> daemons.Begin:
+    """Start the daemon's process from a standby where the profile allows one: its imports are
+    paid once for daemon and engine."""
+    if not asked.profile.standby:
+        return launch
+    wanted = _wanted(asked)
+    try:
+        standbys.ensure(ctx.store, wanted, by=ctx.by)
+    except StokerError as error:
+        tell(f"{asked.unit}: starting without a standby: {error}")
+        return launch
+    return lambda run: standbys.start(ctx.store, run, wanted)
+
+
 def checker(ctx: Context, runtime: Runtime, asked: daemons.Asked) -> daemons.Check:
     """Ask vLLM itself about a command: a standby where there is one, else a process of its own."""
-    refs = spec.preload_spec(asked.unit, asked.profile, runtime, asked.schema).env_refs
+    run = spec.preload_spec(asked.unit, asked.profile, runtime, asked.schema)
 
     def ask(words: list[str], env: Mapping[str, str]) -> Mapping[str, Any]:
-        wanted = Wanted(runtime, env, refs, models=(asked.profile.model,))
+        wanted = Wanted(runtime, env, run.env_refs, run.env_unset, models=(asked.profile.model,))
         answer: dict[str, Any] = msgspec.to_builtins(standbys.check(ctx.store, wanted, words))
         return answer
 
@@ -74,7 +96,8 @@ def _asked(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
 def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bool = False) -> Run:
     """Start the daemon that keeps the unit's weights. Raises Busy when somebody holds them."""
     asked, runtime = _asked(ctx, unit)
-    run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked))
+    begin = beginner(ctx, asked, tell)
+    run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
     tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
     if wait:
         wait_ready(ctx, run, tell)
@@ -100,9 +123,9 @@ def preload_reload(
 ) -> Run:
     """Replace the daemon by one that holds what the profile says now."""
     asked, runtime = _asked(ctx, unit)
-    run = daemons.reload(
-        ctx.store, asked, checker(ctx, runtime, asked), uses(ctx), confirmed=confirmed
-    )
+    begin = beginner(ctx, asked, tell)
+    check = checker(ctx, runtime, asked)
+    run = daemons.reload(ctx.store, asked, check, uses(ctx), confirmed=confirmed, begin=begin)
     tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
     if wait:
         wait_ready(ctx, run, tell)
@@ -253,7 +276,8 @@ def ensure_daemon(ctx: Context, unit: str, tell: Tell) -> Run | None:
         asked, runtime = _asked(ctx, unit)
         held = _held(ctx, asked, runtime)
         if held is None:
-            run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked))
+            begin = beginner(ctx, asked, tell)
+            run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
             tell(f"{asked.unit}: run {run.number}, loading the weights once")
         else:
             run = held.run

@@ -29,6 +29,8 @@ from profiles.model import Profile
 from profiles.schema import ArgumentSchema
 
 Check = Callable[[list[str], Mapping[str, str]], Mapping[str, Any]]
+Begin = Callable[[Run], object]
+"""Starts the process of a run: `launch`, or a standby's fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def plan(
     )
 
 
-def start(store: Store, asked: Asked, check: Check) -> Run:
+def start(store: Store, asked: Asked, check: Check, begin: Begin = launch) -> Run:
     """Start a preload daemon; returns once its process exists (ready: its health port).
 
     Makes the unit when there is none. Raises Busy, Failed before anything is started."""
@@ -109,11 +111,15 @@ def start(store: Store, asked: Asked, check: Check) -> Run:
         current = sights.sight_of(store, asked.unit)
         if current is not None and current.alive:
             raise Busy(f"{asked.unit} runs already ({current.run.id}); reload it instead")
-        return _launch(store, asked, plan(store, asked, check), current)
+        return _launch(store, asked, plan(store, asked, check), current, begin)
 
 
 def _launch(
-    store: Store, asked: Asked, record: WeightsRecord, before: sights.DaemonSight | None
+    store: Store,
+    asked: Asked,
+    record: WeightsRecord,
+    before: sights.DaemonSight | None,
+    begin: Begin,
 ) -> Run:
     run_spec = spec.preload_spec(
         asked.unit,
@@ -129,7 +135,7 @@ def _launch(
     unit = store.load(asked.unit)
     store.save(msgspec.structs.replace(unit, desired="running", profile=asked.profile.name))
     try:
-        launch(run)
+        begin(run)
     except StokerError as error:
         events.record(
             store.dirs, asked.unit, f"could not be started: {error}", severity="error", by=asked.by
@@ -174,6 +180,7 @@ def reload(
     uses: Sequence[sights.EngineUse] = (),
     *,
     confirmed: bool = False,
+    begin: Begin = launch,
 ) -> Run:
     """Replace a unit's daemon by one of the profile as it is now. The new one is planned in full
     before the old one is ended, so that a mistake in the profile leaves it as it is."""
@@ -185,7 +192,7 @@ def reload(
             if mapped and not confirmed:
                 raise Busy(f"{asked.unit}: " + "; ".join(sights.consequences(mapped)))
             end(sight.run, by=asked.by, reason="reload")
-        return _launch(store, asked, record, sight)
+        return _launch(store, asked, record, sight, begin)
 
 
 def reload_needed(
