@@ -7,7 +7,6 @@ argument (environment, GPUs, daemon) is said in comments."""
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import msgspec
@@ -32,6 +31,9 @@ def export_config(export: Export) -> str:
         data["host"] = _text(profile.host)
     if profile.port is not None:
         data["port"] = profile.port
+    for field in ("model", "served_name", "host"):
+        if _misread(msgspec.to_builtins(getattr(profile, field))):
+            export.keep[field] = msgspec.to_builtins(getattr(profile, field))
     comments: list[str] = []
     for key, value in serve_arguments(profile).items():
         _argument(export, data, comments, key, value)
@@ -84,7 +86,8 @@ def _argument(
         data[option] = _text(value)
     else:
         data[option] = value
-    if argument is None and not isinstance(value, bool) and value is not None:
+    unknown = argument is None and not isinstance(value, bool) and value is not None
+    if unknown or _misread(value):
         export.keep.setdefault("arguments", {})[name] = raw
 
 
@@ -102,12 +105,15 @@ def _plain(value: Any) -> Any:
 
 def _text(text: str) -> str:
     """What vLLM must read: no escape for a dollar, and references for whoever fills them in."""
-    if has_references(text) or (re.search(r"\$\$[{(]", text) and _ambiguous(text)):
+    if has_references(text):
         return text
     return "".join(piece.text for piece in parse(text) if isinstance(piece, Literal))
 
 
-def _ambiguous(text: str) -> bool:
-    """A literal that would be taken for a reference when it is read again."""
-    plain = "".join(piece.text for piece in parse(text) if isinstance(piece, Literal))
-    return has_references(plain)
+def _misread(value: Any) -> bool:
+    """Whether a literal in the value would be taken for a reference when it is read again."""
+    if isinstance(value, dict):
+        return any(map(_misread, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_misread, value))
+    return isinstance(value, str) and not has_references(value) and has_references(_text(value))

@@ -28,7 +28,7 @@ def harmless(text: str) -> bool:
 
 
 TEXT = (
-    st.text(CHARACTERS, min_size=1, max_size=12)
+    (st.text(CHARACTERS, min_size=1, max_size=12) | st.text("${}()ab%\\", min_size=1, max_size=9))
     .map(literal)
     .filter(lambda text: not text.startswith("-") and bool(text.strip()) and harmless(text))
 )
