@@ -25,6 +25,7 @@ from engine_ctl.logs.verdict import verdict_of_records
 from engine_ctl.model import Cause, Phase, Verdict
 
 LONGEST = 2000
+LONGEST_TEXT = 8000
 HEAD_BYTES = 8 << 20
 TAIL_BYTES = 16 << 20
 _CONFIG = (Step.CONFIGURING, Step.CONFIGURED, Step.ENGINE_INIT)
@@ -120,7 +121,7 @@ def _from_log(story: _Story, run: RunFacts) -> Cause | None:
     for item in found.overcome:
         context = _context(item, story, run)
         for rule in RULES:
-            match = rule.match(item.text, context) if rule.serving else None
+            match = rule.match(_bounded(item.text), context) if rule.serving else None
             if match is not None:
                 return _cause(rule.category, rule.advice(match, context), item, story)
     if not _whole(story, found) and (stopped := _stopped(found, story)) is not None:
@@ -187,7 +188,7 @@ def _engine_lost_first(followers: list[Candidate], direct: list[Candidate]) -> b
 def _by_rules(item: Candidate, rules: Sequence[Rule], story: _Story, run: RunFacts) -> Cause | None:
     context = _context(item, story, run)
     texts = [item.text] if not item.header else [item.text, f"{item.header}\n{item.text}"]
-    for text in texts:
+    for text in map(_bounded, texts):
         stopped = stopped_by_cache(text)
         for rule in rules:
             match = rule.match(text, context)
@@ -196,6 +197,13 @@ def _by_rules(item: Candidate, rules: Sequence[Rule], story: _Story, run: RunFac
             if stopped is not None and rule.category == "wc_daemon_duplicate":
                 return _cause(stopped[0], stopped[1], item, story)
     return None
+
+
+def _bounded(text: str) -> str:
+    """Patterns search a text of limited length: its beginning and its end say the cause."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[: LONGEST_TEXT - 2000]}\n{text[-2000:]}"
 
 
 def _dead_engine(followers: list[Candidate], found: Survey, story: _Story) -> Cause:
@@ -260,7 +268,7 @@ def _noticed(story: _Story, found: Survey) -> Cause | None:
         if whole and not notice.always and notice.category != "worker_slow_or_hung":
             continue
         for index, record in enumerate(story.records):
-            message = record.message
+            message = record.message[:LONGEST]
             if record.shape == "bar" or not notice.pattern.search(message):
                 continue
             if whole and notice.category == "worker_slow_or_hung":

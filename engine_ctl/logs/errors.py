@@ -16,6 +16,8 @@ from engine_ctl.logs.lines import Record
 from engine_ctl.logs.milestones import Step
 
 WORKER, ENGINE, PARENT = 0, 1, 2
+LONGEST_LINE = 2000
+"""Characters of a line that are kept to be shown."""
 FATAL, REPORTED, HANDLED, CONSEQUENCE = 0, 1, 2, 3
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -157,9 +159,9 @@ def shown_line(text: str) -> str:
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines:
         if _VALUE_ERROR.match(line):
-            return line.strip()
+            return line.strip()[:LONGEST_LINE]
     starts = [line for line in lines if EXCEPTION.match(line)]
-    return (starts[-1] if starts else lines[0] if lines else "").strip()[:2000]
+    return (starts[-1] if starts else lines[0] if lines else "").strip()[:LONGEST_LINE]
 
 
 @dataclass(slots=True)
@@ -256,11 +258,11 @@ def _candidate(
         return Candidate(text, line, index, rank, tier, process, header, frames), last
     if prefixed:
         tier = CONSEQUENCE if _CONSEQUENCE.search(first) else REPORTED
-        return Candidate(message, first[:2000], index, rank, tier, process), last
+        return Candidate(message, first[:LONGEST_LINE], index, rank, tier, process), last
     if _USAGE_ERROR.match(message):
-        return Candidate(whole, message[:2000], index, PARENT, FATAL, process), last
+        return Candidate(whole, message[:LONGEST_LINE], index, PARENT, FATAL, process), last
     if _NATIVE_ERROR.match(message) or record.level in ("ERROR", "CRITICAL"):
-        return Candidate(whole, message[:2000], index, PARENT, REPORTED, process), last
+        return Candidate(whole, message[:LONGEST_LINE], index, PARENT, REPORTED, process), last
     return None, index
 
 

@@ -21,6 +21,7 @@ def _rule(category: str, pattern: str, hint: str) -> _Rule:
     return _Rule(category, re.compile(pattern), hint)
 
 
+LONGEST_TEXT = 8000
 _RULES: tuple[_Rule, ...] = (
     _rule(
         "wc_fallback.key_mismatch",
@@ -56,7 +57,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         "wc_fallback.permissions",
         r"group/world accessible|not owned by the current user|[Ss]ymlinked socket|"
-        r"socket\S* is not a directory|\S+ is not a directory|Rejecting weight cache connection|"
+        r"is not a directory|Rejecting weight cache connection|"
         r"\[Errno 13\]|\[Errno 1\]|Permission denied",
         "the socket must be in a directory of mode 700 that belongs to the engine's own user: "
         "run daemon and engine as the same user and chmod 700 the directory",
@@ -123,6 +124,7 @@ def reason_of(text: str, line: str = "", values: dict[str, str] | None = None) -
     or the end of a traceback). `values` are the engine's own values of the fingerprint's fields.
 
     Always answers: what no rule knows is `wc_fallback.ipc_failed`."""
+    text, line = text[:LONGEST_TEXT], line[:LONGEST_TEXT]
     for rule in _RULES:
         if rule.pattern.search(text):
             if rule.category != "wc_fallback.key_mismatch":

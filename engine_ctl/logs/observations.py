@@ -169,14 +169,15 @@ def _mode(args: Mapping[str, Any]) -> str:
     return str(extra.get("mode", "zero_copy")) if isinstance(extra, Mapping) else "zero_copy"
 
 
+LONGEST_NOTE = 8000
 _NOTES: tuple[tuple[tuple[str, str], re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE | re.DOTALL))
     for kind, pattern in (
-        (_SLEEP, r"(?=.*--?enable[-_]sleep[-_]mode)(?=.*ipc_cache)"),
+        (_SLEEP, r"\A(?=.*--?enable[-_]sleep[-_]mode)(?=.*ipc_cache)"),
         (_MIG, r"\bMIG-[0-9a-f]{4,}|\bMIG (?:\d+g\.\d+gb|device|slice|instance)"),
         (
             _PARTIAL,
-            r"(?=.*daemon)(?=.*\brank)(?=.*(?:killed|gone|dead|dies|died|refused|lost))"
+            r"\A(?=.*daemon)(?=.*\brank)(?=.*(?:killed|gone|dead|dies|died|refused|lost))"
             r"(?=.*(?:503|READY|socket))",
         ),
         (
@@ -215,6 +216,7 @@ _COMMAND = re.compile(r"vllm (preload|serve)\s+(?:--\S+(?:[ =](?!-)\S+)?\s+)*?(?
 
 def cause_of_notes(text: str) -> Cause | None:
     """The cause in text that is not a vLLM log (commands, `ps`, `ss`, `nvidia-smi`)."""
+    text = text[:LONGEST_NOTE]
     listeners: dict[str, set[str]] = {}
     for port, pid in _LISTENER.findall(text):
         listeners.setdefault(port, set()).add(pid)

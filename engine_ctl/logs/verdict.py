@@ -54,12 +54,15 @@ class VerdictReader:
     _copied: int = 0
     _fell_back: int = 0
     _disk: bool = False
+    _daemon: bool = False
     _values: dict[str, str] | None = None
     _reasons: list[Reason] | None = None
     _hints: list[Reason] | None = None
 
     def take(self, record: Record) -> None:
         message = record.message
+        if (record.process or "").startswith("vllm-weight-cache"):
+            self._daemon = True
         if record.shape == "bar":
             label = message.lower()
             self._disk = self._disk or (label.startswith("loading") and "shards" in label)
@@ -71,13 +74,14 @@ class VerdictReader:
                 if (found := pattern.search(message)) is not None
             }
         elif message.startswith(_FROM_DISK):
-            daemon = (record.process or "").startswith("vllm-weight-cache")
-            self._disk = self._disk or not daemon
+            self._disk = True
         elif any(word in message for word in _WORDS):
             self._weights(message)
 
     def _weights(self, message: str) -> None:
-        if (mapped := _MAPPED.match(message)) is not None:
+        if message.startswith("=====") and "daemon READY" in message:
+            self._daemon = True
+        elif (mapped := _MAPPED.match(message)) is not None:
             if mapped[2] == "copy":
                 self._copied += 1
             else:
@@ -146,7 +150,7 @@ class VerdictReader:
             return Verdict.COPIED if self._copied else Verdict.MAPPED, reasons + notes
         if reasons:
             return None, reasons
-        return (Verdict.DISK if self._disk else None), notes
+        return (Verdict.DISK if self._disk and not self._daemon else None), notes
 
 
 def verdict_of_records(records: Iterable[Record]) -> tuple[Verdict | None, tuple[Reason, ...]]:

@@ -120,7 +120,8 @@ CASES: list[tuple[str, str | None, str]] = [
             "EngineCore pid=1",
             "ERROR",
             "gpu_model_runner.py",
-            "Failed to load model - not enough GPU memory. Try lowering --gpu-memory-utilization to "
+            "Failed to load model - not enough GPU memory. Try lowering "
+            "--gpu-memory-utilization to "
             "free memory for weights, increasing --tensor-parallel-size, or using --quantization. "
             "(original error: CUDA out of memory.)",
         ),
@@ -191,7 +192,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "kv none on the CPU",
         "kv_no_memory",
         worker(
-            "ValueError: The worker already uses 9.1 GiB (model weights and runtime), more than the "
+            "ValueError: The worker already uses 9.1 GiB (model weights and "
+            "runtime), more than the "
             "8.0 GiB of CPU memory reserved for it on node 0, leaving none for the KV cache."
         ),
     ),
@@ -364,7 +366,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "quantization blocks",
         "tp_not_divisible",
         worker(
-            "ValueError: The output_size of gate's and up's weight = 352 is not divisible by weight "
+            "ValueError: The output_size of gate's and up's weight = 352 is not "
+            "divisible by weight "
             "quantization block_n = 128."
         ),
     ),
@@ -473,7 +476,8 @@ CASES: list[tuple[str, str | None, str]] = [
         pydantic(
             "ModelConfig",
             "Failed to load the model config. If the model is a custom model not yet available in "
-            "the HuggingFace transformers library, consider setting `trust_remote_code=True` in LLM "
+            "the HuggingFace transformers library, consider setting "
+            "`trust_remote_code=True` in LLM "
             "or using the `--trust-remote-code` flag in the CLI.",
         ),
     ),
@@ -481,7 +485,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "remote code, tokenizer",
         "trust_remote_code",
         raw(
-            "RuntimeError: Failed to load the tokenizer. If the tokenizer is a custom tokenizer not "
+            "RuntimeError: Failed to load the tokenizer. If the tokenizer is a "
+            "custom tokenizer not "
             "yet available in the HuggingFace transformers library, consider setting "
             "`trust_remote_code=True` in LLM or using the `--trust-remote-code` flag in the CLI."
         ),
@@ -491,7 +496,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "arch_unsupported",
         pydantic(
             "ModelConfig",
-            "The checkpoint you are trying to load has model type `nova5` but Transformers does not "
+            "The checkpoint you are trying to load has model type `nova5` but "
+            "Transformers does not "
             "recognize this architecture. This could be because of an issue with the checkpoint.",
         ),
     ),
@@ -580,7 +586,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "lora, older",
         "lora_missing",
         raw(
-            "ValueError: Call to add_lora method failed: Loading lora sql failed: No adapter found for x"
+            "ValueError: Call to add_lora method failed: Loading lora sql failed: "
+            "No adapter found for x"
         ),
     ),
     # chip, driver, toolchain
@@ -619,7 +626,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "quant_unsupported_gpu",
         worker(
             "ValueError: Failed to find a kernel that can implement the WNA16 linear layer. "
-            "Reasons: \n MacheteLinearKernel requires capability 90, current compute capability is 80"
+            "Reasons: \n MacheteLinearKernel requires capability 90, current "
+            "compute capability is 80"
         ),
     ),
     (
@@ -632,7 +640,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "quant_removed",
         pydantic(
             "VllmConfig",
-            "compressed-tensors group activation ordering (actorder='group') is no longer supported. "
+            "compressed-tensors group activation ordering (actorder='group') is no "
+            "longer supported. "
             "Use a checkpoint with static ordering.",
         ),
     ),
@@ -658,14 +667,16 @@ CASES: list[tuple[str, str | None, str]] = [
         "cuda home",
         "jit_toolchain_missing",
         core(
-            "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist"
+            "RuntimeError: Could not find nvcc and default "
+            "cuda_home='/usr/local/cuda' doesn't exist"
         ),
     ),
     (
         "insufficient driver",
         "driver_too_old",
         core(
-            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 35: CUDA driver version "
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 35: "
+            "CUDA driver version "
             "is insufficient for CUDA runtime version"
         ),
     ),
@@ -796,7 +807,8 @@ CASES: list[tuple[str, str | None, str]] = [
     (
         "module",
         "bad_argument",
-        "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --gpu-memory-util 0.9\n",
+        "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: "
+        "--gpu-memory-util 0.9\n",
     ),
     (
         "value",
@@ -838,7 +850,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "wc_fallback.not_ready",
         core(
             "vllm.model_executor.model_loader.weight_cache.protocol.WeightCacheUnavailableError: "
-            "Weight cache daemon did not become ready within 300.0s: Weight cache socket /tmp/v/x.sock "
+            "Weight cache daemon did not become ready within 300.0s: Weight cache "
+            "socket /tmp/v/x.sock "
             "is unavailable: [Errno 2] No such file or directory: '/tmp/v/x.sock'"
         ),
     ),
@@ -887,7 +900,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "released",
         "wc_fallback.released",
         warning(
-            "Weight cache unusable (Weight cache daemon error: Weights were released); falling back "
+            "Weight cache unusable (Weight cache daemon error: Weights were "
+            "released); falling back "
             "to disk loading"
         ),
     ),
@@ -907,7 +921,8 @@ CASES: list[tuple[str, str | None, str]] = [
         "owner",
         "wc_fallback.permissions",
         warning(
-            "Weight cache unusable (Socket /tmp/v/x.sock is not owned by the current user); falling "
+            "Weight cache unusable (Socket /tmp/v/x.sock is not owned by the "
+            "current user); falling "
             "back to disk loading"
         ),
     ),

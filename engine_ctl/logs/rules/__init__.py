@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from engine_ctl.logs.rules import engine, memory, models, platform, weights
+from engine_ctl.logs.rules import arguments, engine, memory, models, platform, weights
 from engine_ctl.logs.rules.base import Context, Rule
 from engine_ctl.logs.rules.notices import NOTICES, Notice
 
 RULES: tuple[Rule, ...] = (
+    *arguments.FIRST,
     *weights.RULES,
     *memory.RULES,
     *platform.RULES,
     *models.RULES,
     *engine.RULES,
+    *arguments.RULES,
 )
 CONSEQUENCES: tuple[Rule, ...] = engine.CONSEQUENCES
 

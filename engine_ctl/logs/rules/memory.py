@@ -13,6 +13,7 @@ _OOM = (
     r"CUBLAS_STATUS_ALLOC_FAILED|not enough GPU memory|can't allocate memory: you tried|"
     r"\[Errno 12\] Cannot allocate memory"
 )
+_GIB = r"(\d{1,9}(?:\.\d{1,6})?)"
 _TRIED = re.compile(r"Tried to allocate (\S+ \w+)")
 _FREE = re.compile(r"total capacity of (\S+ \w+) of which (\S+ \w+) is free")
 _OTHER = re.compile(r"Process (\d+) has (\S+ \w+) memory in use")
@@ -142,7 +143,8 @@ def _too_small_hint(found: re.Match[str], context: Context) -> str:
 
 
 _BUSY = (
-    r"Free memory on device (?P<device>\S+ )?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
+    r"Free memory on device (?P<device>\S+ )?"
+    r"\((?P<free>\d{1,9}(?:\.\d{1,6})?)/(?P<total>\d{1,9}(?:\.\d{1,6})?) GiB\) on startup "
     r"is less than"
 )
 
@@ -180,7 +182,7 @@ def _outside_hint(found: re.Match[str], context: Context) -> str:
 
 
 def _budget_hint(found: re.Match[str], context: Context) -> str:
-    held = re.search(r"\(([\d.]+)/([\d.]+) GiB\)", found.string)
+    held = re.search(rf"\({_GIB}/{_GIB} GiB\)", found.string)
     if held is None or not float(held[2]):
         return (
             "the daemon's weights alone exceed gpu_memory_utilization: raise it (from 0.32 on they "
@@ -228,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "weight_cache_budget",
-        r"Externally held weights on device .{0,80} exceed|[Ee]xternally held weights.{0,200}exceed",
+        r"[Ee]xternally held weights.{0,200}exceed",
         _budget_hint,
     ),
     rule("weight_cache_budget", _BUSY, _outside_hint, _daemon_counts_outside),
@@ -236,7 +238,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "gpu_memory_changed_during_profiling",
         r"Error in memory profiling|"
-        r"Initial free memory .{0,80}current free memory|release GPU memory while vLLM is profiling",
+        r"Initial free memory .{0,80}current free memory|"
+        r"release GPU memory while vLLM is profiling",
         "another process gave memory back while this one measured: start one engine after the "
         "other, and again when the GPU is quiet",
     ),

@@ -9,11 +9,11 @@ from engine_ctl.logs.rules.base import Context, Rule, rule
 
 def _length_hint(found: re.Match[str], context: Context) -> str:
     limit = re.search(
-        r"(?:max_position_embeddings|model_max_length|derived max_model_len|max_seq_len\w*|n_positions)"
-        r"\)?=?\s*\(?=?([\d.]+)",
+        r"(?:max_position_embeddings|model_max_length|derived max_model_len|max_seq_len\w*|"
+        r"n_positions)\)?=?\s*\(?=?(\d{1,12})",
         found.string[found.start() :],
     )
-    length = f"at most {int(float(limit[1]))}" if limit else "within the model's own limit"
+    length = f"at most {limit[1]}" if limit else "within the model's own limit"
     return (
         f"set max_model_len to {length}, or configure RoPE scaling through --hf-overrides "
         "(VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 can give wrong output)"
@@ -69,7 +69,7 @@ def _corrupt_hint(found: re.Match[str], context: Context) -> str:
     path = re.search(r"([^\s'\"`(]+\.(?:safetensors|bin|pt|pth|gguf))\b", found.string)
     which = path[1] if path else "a weight file (compare the sizes with the index or the hub)"
     if re.search(r"HeaderTooLarge|header too large|invalid load key, 'v'", found.string):
-        return f"{which} is no weight file but perhaps a Git LFS pointer: fetch it again (git lfs pull)"
+        return f"{which} is perhaps a Git LFS pointer: fetch the real file (git lfs pull)"
     return f"{which} is truncated or damaged: delete it and download it again"
 
 
@@ -165,19 +165,22 @@ RULES: tuple[Rule, ...] = (
         r"Unrecognized model in |is not supported in-tree anymore|Cannot find model module|"
         r"Should have a `?model_type`? key|No supported (?:model )?architecture|"
         r"Pipeline parallelism is not supported for this model|"
-        r"model type `\S+` but Transformers|Unsupported architecture|is not a supported architecture",
+        r"model type `\S+` but Transformers|Unsupported architecture|"
+        r"is not a supported architecture",
         _arch_hint,
     ),
     rule(
         "model_path_missing",
-        r"Repo id must (?:be in the form|use alphanumeric)|Incorrect path_or_model_id: '(?P<id>[^']*)'|"
+        r"Repo id must (?:be in the form|use alphanumeric)|"
+        r"Incorrect path_or_model_id: '(?P<id>[^']*)'|"
         r"Invalid repository ID or local directory specified:?\s*'?(?P<dir>[^'\n]*)'?|"
         r"HFValidationError|Could not detect config format|"
-        r"(?P<repo>\S+) is not a (?:valid )?(?:local folder|model identifier)|"
-        r"(?P<folder>\S+) does not appear to have a file named config\.json|"
+        r"(?P<repo>\S{1,200}) is not a (?:valid )?(?:local folder|model identifier)|"
+        r"(?P<folder>\S{1,200}) does not appear to have a file named config\.json|"
         r"No such file or directory: '(?P<file>[^']*(?:config\.json|params\.json))'|"
         r"NotADirectoryError|404 Client Error|RepositoryNotFoundError|Repository Not Found|"
-        r"RevisionNotFoundError|Can't load (?:the )?config(?:uration)? (?:for|of) '(?P<conf>[^']*)'|"
+        r"RevisionNotFoundError|"
+        r"Can't load (?:the )?config(?:uration)? (?:for|of) '(?P<conf>[^']*)'|"
         r"[Mm]odel (?:path|directory|file) '?(?P<model>\S+?)'? (?:does not exist|not found)|"
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<other>/[^']*)'",
         _path_hint,

@@ -42,7 +42,8 @@ NOTICES: tuple[Notice, ...] = (
         r"[Ff]alling? back to (?:the )?(?:Triton|PyTorch|torch|native|default|generic|eager|SoA|"
         r"unfused|slow|legacy|per-?token)|may degrade performance|"
         r"Custom all-?reduce is disabled|DeepGEMM .{0,60}(?:not available|not installed|disabled)|"
-        r"will (?:be|run) slow|slower (?:kernels?|than|path)|is not installed.{0,80}(?:using|falling)|"
+        r"will (?:be|run) slow|slower (?:kernels?|than|path)|"
+        r"is not installed.{0,80}(?:using|falling)|"
         r"Cannot use .{0,80}backend",
         "it works, with slower kernels than the chip allows: see the line for what is missing (for "
         "FlashInfer: vllm download-kernels, or a CUDA toolkit with nvcc and ninja)",
@@ -71,7 +72,8 @@ NOTICES: tuple[Notice, ...] = (
     ),
     _notice(
         "wc_daemon_ready",
-        r"Weight cache daemon READY|Weight cache .{0,40}daemon rank \d+ (?:serving on|loaded model)",
+        r"Weight cache daemon READY|"
+        r"Weight cache .{0,40}daemon rank \d+ (?:serving on|loaded model)",
         "the daemon serves its weights",
     ),
     _notice(

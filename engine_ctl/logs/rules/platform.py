@@ -73,7 +73,8 @@ def _cc(text: str) -> str:
 def _dtype_hint(found: re.Match[str], context: Context) -> str:
     chip = re.search(r"Your (.+?) GPU has compute capability ([\d.]+)", found.string)
     if chip:
-        return f"{chip[1]} (compute capability {chip[2].rstrip('.')}) has no bfloat16: set dtype to float16"
+        capability = chip[2].rstrip(".")
+        return f"{chip[1]} (compute capability {capability}) has no bfloat16: set dtype to float16"
     if "does not support float16" in found.string:
         return "this model is unstable in float16: set dtype to bfloat16 or float32"
     return "this chip does not support the dtype: set dtype to float16 (or auto)"
@@ -122,7 +123,8 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "quant_removed",
-        r"quantization method.{0,120}deprecated and will be removed|--allow-deprecated-quantization",
+        r"quantization method.{0,120}deprecated and will be removed|"
+        r"--allow-deprecated-quantization",
         "this quantization method is on its way out: use another checkpoint format, or set "
         "allow_deprecated_quantization for now",
     ),
