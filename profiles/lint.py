@@ -8,7 +8,7 @@ import msgspec
 
 from profiles.loading import Resolved
 from profiles.model import Profile
-from profiles.rules import FAIL, NOTE, Facts, Rule, Version, View, table, version
+from profiles.rules import ERROR, FAIL, NOTE, Facts, Rule, Version, View, table, version
 from profiles.schema import SHIPPED, ArgumentSchema, for_version
 
 ORDER = {"error": 0, "fail": 1, "note": 2}

@@ -75,7 +75,10 @@ def test_a_plugins_argument_in_the_runtimes_own_schema_is_known() -> None:
     mine = ArgumentSchema(
         "0.33.0", [*shipped().arguments.values(), Argument(name="zz_plugin", kind="int")]
     )
-    assert rules(of({"zz_plugin": 3}, current="0.33")) == ["argument-unknown"]
+    stranger = of({"zz_plugin": 3}, current="0.33")
+    assert [(f.rule, f.severity) for f in stranger] == [("argument-unknown", "note")]
+    other = of({"qq_plugin": 3}, schema=mine, current="0.33")
+    assert [(f.rule, f.severity) for f in other] == [("argument-unknown", "error")]
     assert of({"zz_plugin": 3}, schema=mine, current="0.33") == []
     assert rules(of({"zz_plugin": "x"}, schema=mine, current="0.33")) == ["argument-type"]
 
