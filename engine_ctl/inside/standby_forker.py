@@ -96,7 +96,7 @@ class Popen(popen_fork.Popen):
         try:
             tracker = resource_tracker.getfd()
             fds = [data_read, status_write, client.fileno(), int(tracker or 0), *self._fds]
-            socket.send_fds(client, [b"+"], fds)
+            socket.send_fds(client, [STATUS.pack(os.getpid())], fds)
             os.close(data_read)
             os.close(status_write)
             data_read = status_write = -1
@@ -212,6 +212,7 @@ def _forker(server: socket.socket) -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     statuses: dict[int, int] = {}
+    askers: dict[int, int] = {}
     selector = selectors.DefaultSelector()
     selector.register(server, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
@@ -219,25 +220,32 @@ def _forker(server: socket.socket) -> None:
     while listening or statuses:
         for key, _ in selector.select():
             if key.fileobj is server:
-                if not _receive(server, statuses, (selector, wake_read, wake_write)):
+                if not _receive(server, statuses, askers, (selector, wake_read, wake_write)):
                     selector.unregister(server)
                     listening = False
             else:
                 with contextlib.suppress(BlockingIOError):
                     while os.read(wake_read, 512):
                         pass
-                _reap(statuses)
+                _reap(statuses, askers)
 
 
-def _receive(server: socket.socket, statuses: dict[int, int], mine: tuple[Any, int, int]) -> bool:
+def _receive(
+    server: socket.socket,
+    statuses: dict[int, int],
+    askers: dict[int, int],
+    mine: tuple[Any, int, int],
+) -> bool:
     fds = array.array("i")
-    message, ancillary, flags, _ = server.recvmsg(1, socket.CMSG_SPACE(fds.itemsize * 253))
+    message, ancillary, flags, _ = server.recvmsg(
+        STATUS.size, socket.CMSG_SPACE(fds.itemsize * 253)
+    )
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if not message:
         return False
-    if len(fds) < 4 or flags & socket.MSG_CTRUNC:
+    if len(fds) < 4 or len(message) != STATUS.size or flags & socket.MSG_CTRUNC:
         for fd in fds:
             os.close(fd)
         return True
@@ -262,6 +270,7 @@ def _receive(server: socket.socket, statuses: dict[int, int], mine: tuple[Any, i
         os.close(fd)
     if pid > 0:
         statuses[pid] = status_write
+        askers[pid] = int(STATUS.unpack(message)[0])
         with contextlib.suppress(OSError):
             os.write(status_write, STATUS.pack(pid))
     else:
@@ -269,7 +278,9 @@ def _receive(server: socket.socket, statuses: dict[int, int], mine: tuple[Any, i
     return True
 
 
-def _reap(statuses: dict[int, int]) -> None:
+def _reap(statuses: dict[int, int], askers: dict[int, int]) -> None:
+    """Report exit codes. What a killed process has asked for is killed too: vLLM kills the tree
+    below a process of its own, and these are not below it but beside it."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -277,10 +288,16 @@ def _reap(statuses: dict[int, int]) -> None:
             return
         if pid == 0:
             return
+        code = os.waitstatus_to_exitcode(status)
+        askers.pop(pid, None)
+        if code == -signal.SIGKILL:
+            for child, asker in askers.items():
+                if asker == pid:
+                    os.kill(child, signal.SIGKILL)
         fd = statuses.pop(pid, None)
         if fd is not None:
             with contextlib.suppress(OSError):
-                os.write(fd, STATUS.pack(os.waitstatus_to_exitcode(status)))
+                os.write(fd, STATUS.pack(code))
             os.close(fd)
 
 

@@ -47,10 +47,18 @@ def outlive(pipe: Any) -> None:
     pipe.send("parent gone")
 
 
-def middle(pipe: Any) -> None:
+def middle(pipe: Any, signum: int) -> None:
     child = multiprocessing.get_context("spawn").Process(target=outlive, args=(pipe,))
     child.start()
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signum)
+
+
+def _closed(pipe: Any) -> bool:
+    try:
+        pipe.recv()
+    except EOFError:
+        return True
+    return False
 
 
 def serve(sock: socket.socket) -> None:
@@ -94,9 +102,13 @@ def main() -> dict[str, Any]:
     killed.join(10)
     out["exitcodes"] = [process.exitcode for process in (*exits, killed)]
     ours, theirs = context.Pipe()
-    context.Process(target=middle, args=(theirs,)).start()
-    theirs.close()
+    context.Process(target=middle, args=(theirs, signal.SIGABRT)).start()
     out["orphan"] = ours.recv() if ours.poll(10) else "nothing"
+    ours, theirs = context.Pipe()
+    context.Process(target=middle, args=(theirs, signal.SIGKILL)).start()
+    theirs.close()
+    # the end of the pipe is closed by the death of whoever held it
+    out["killed_with_its_asker"] = ours.poll(10) and _closed(ours)
     listener = socket.create_server(("127.0.0.1", 0))
     server = context.Process(target=serve, args=(listener,))
     server.start()

@@ -58,6 +58,10 @@ def test_a_child_sees_its_asking_parent_die(found: dict[str, Any]) -> None:
     assert found["orphan"] == "parent gone"
 
 
+def test_what_a_killed_process_asked_for_is_killed_with_it(found: dict[str, Any]) -> None:
+    assert found["killed_with_its_asker"] is True
+
+
 def test_sockets_travel(found: dict[str, Any]) -> None:
     assert found["socket"] == "served"
 
