@@ -12,7 +12,7 @@ from engine_ctl.metrics.quantile import Quantile, quantile
 from engine_ctl.metrics.sample import Histogram
 
 WINDOW_S = 60.0
-RATE_S = 5.0
+RATE_S = 3.0
 QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 LATENCIES = ("ttft", "itl", "e2e", "queue")
 

@@ -90,7 +90,7 @@ RANK_RULES: tuple[Rule, ...] = (
     Rule(
         "active_limit",
         "queue",
-        (("capacity", ">", 0), ("kv", "<", KV_LOW), ("running", ">=", "$max_num_active_seqs")),
+        (("capacity", ">", 0), ("kv", "<", KV_LOW), ("running_peak", ">=", "$max_num_active_seqs")),
         "{capacity:.0f} wait for capacity while KV is {kv:.1%}: max_num_active_seqs "
         "({max_num_active_seqs:.0f}) is the limit, not memory",
         "max_num_active_seqs",
@@ -98,7 +98,7 @@ RANK_RULES: tuple[Rule, ...] = (
     Rule(
         "seqs_limit",
         "queue",
-        (("capacity", ">", 0), ("kv", "<", KV_LOW), ("running", ">=", "$max_num_seqs")),
+        (("capacity", ">", 0), ("kv", "<", KV_LOW), ("running_peak", ">=", "$max_num_seqs")),
         "{capacity:.0f} wait for capacity while KV is {kv:.1%}: max_num_seqs "
         "({max_num_seqs:.0f}) is the limit, not memory",
         "max_num_seqs",
@@ -106,9 +106,9 @@ RANK_RULES: tuple[Rule, ...] = (
     Rule(
         "step_budget",
         "queue",
-        (("capacity", ">", 0), ("kv", "<", KV_LOW), ("running", "<", "$max_num_seqs")),
-        "{capacity:.0f} wait for capacity while {running:.0f} of {max_num_seqs:.0f} run and KV is "
-        "{kv:.1%}: prefill fills each step, max_num_batched_tokens is the limit",
+        (("capacity", ">", 0), ("kv", "<", KV_LOW), ("running_peak", "<", "$max_num_seqs")),
+        "{capacity:.0f} wait for capacity while {running_peak:.0f} of {max_num_seqs:.0f} run and "
+        "KV is {kv:.1%}: prefill fills each step, max_num_batched_tokens is the limit",
         "max_num_batched_tokens",
     ),
     Rule(
@@ -287,6 +287,10 @@ def _rank_facts(rank: RankLoad) -> dict[str, Fact]:
         "sleep_state": rank.sleep_state,
     }
     facts |= {name: value for name, value in known.items() if value is not None}
+    # Between the end of one request and the start of the next fewer run: the most of the last
+    # seconds tells which limit holds.
+    if rank.running is not None:
+        facts.setdefault("running_peak", rank.running)
     waiting = str(rank.extra.get("lora_waiting", ""))
     facts["lora_waiting_count"] = len([name for name in waiting.split(",") if name.strip()])
     fetching = [

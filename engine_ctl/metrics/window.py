@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from engine_ctl.metrics.accumulate import LATENCIES, WINDOW_S, Latencies, Totals
@@ -11,6 +12,7 @@ from engine_ctl.metrics.sample import Lora, RankSample, Sample
 from engine_ctl.model import EngineLoad, RankLoad
 
 RECENT = 120
+PEAK_S = 10.0
 HISTORY = (
     "running",
     "waiting",
@@ -32,6 +34,7 @@ class RankWindow:
         self.latencies = Latencies()
         self.newest: RankSample | None = None
         self.moved_at: float | None = None
+        self._running: deque[tuple[float, float]] = deque()
         self._progress: float | None = None
 
     def add(self, sample: RankSample, at: float, restarted: bool) -> None:
@@ -43,6 +46,9 @@ class RankWindow:
         self.totals.add(at, counters)
         self.latencies.add(at, sample.histograms)
         self._watch_progress(sample, at)
+        self._running.append((at, sample.gauges.get("running", 0.0)))
+        while self._running[0][0] < at - PEAK_S:
+            self._running.popleft()
         self.newest = sample
 
     def _watch_progress(self, sample: RankSample, at: float) -> None:
@@ -88,7 +94,8 @@ class RankWindow:
             sleep_state=sample.sleep_state,
             percentiles=percentiles,
             over=tuple(over),
-            extra=extras(sample, totals, lora),
+            extra=extras(sample, totals, lora)
+            | {"running_peak": max(running for _, running in self._running)},
         )
 
     def _tokens(self, counter: str, old_gauge: str) -> float | None:

@@ -35,6 +35,18 @@ def test_the_active_limit_is_named_before_max_num_seqs() -> None:
     assert of("h200_load", {"max_num_seqs": 8})["step_budget"].knob == "max_num_batched_tokens"
 
 
+def test_a_moment_between_two_requests_does_not_change_the_limit() -> None:
+    rank = RankLoad(
+        "0",
+        running=1,
+        waiting_by_reason={"capacity": 13},
+        kv_cache_usage=0.0,
+        extra={"running_peak": 2.0},
+    )
+    (hint,) = hints(EngineLoad(0.0, (rank,)), {"max_num_seqs": 2})
+    assert hint.rule == "seqs_limit"
+
+
 def test_m2_deferred_by_the_lora_budget() -> None:
     (hint,) = of("M2").values()
     assert hint.text == (
