@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from engine_ctl.logs.milestones import Step
 from engine_ctl.logs.observations import RunFacts, cause_of_facts, cause_of_notes
 from engine_ctl.logs.rules import CONSEQUENCES, NOTICES, RULES, Context, Rule
 from engine_ctl.logs.rules.weights import stopped_by_cache
+from engine_ctl.logs.starts import last_start, shared_port
 from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.verdict import verdict_of_records
 from engine_ctl.model import Cause, Phase, Verdict
@@ -28,7 +30,15 @@ LONGEST = 2000
 LONGEST_TEXT = 8000
 HEAD_BYTES = 8 << 20
 TAIL_BYTES = 16 << 20
-_CONFIG = (Step.CONFIGURING, Step.CONFIGURED, Step.ENGINE_INIT)
+_HEADS = (
+    "non-default args: ",
+    "vLLM server version",
+    "vLLM API server version",
+    "Resolved architecture",
+    "Using max model len",
+    "Found ulimit of ",
+    "Enforce eager set",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,11 @@ def classify(data: bytes | str, facts: RunFacts | None = None) -> Cause | None:
     one counts. `facts` are observations from outside the log (exit record, NVML, ports)."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     run = facts or RunFacts()
-    story = _told(joined(_last_start(list(records_of(raw)))))
+    records = list(records_of(raw))
+    shared = shared_port(records)
+    if shared is not None:
+        return shared
+    story = _told(joined(last_start(records)))
     found = _from_log(story, run)
     if found is not None and found.category != "unknown":
         return found
@@ -84,17 +98,6 @@ def classify_file(path: Path, facts: RunFacts | None = None) -> Cause | None:
     return classify(head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :], facts)
 
 
-def _last_start(records: list[Record]) -> list[Record]:
-    """The records from the last start on (a log that a restart policy appended to)."""
-    begin, pid = 0, None
-    for index, record in enumerate(records):
-        if record.message.startswith(("non-default args: ", "vLLM server version")):
-            if pid is not None and record.pid is not None and record.pid != pid:
-                begin = index
-            pid = record.pid if record.pid is not None else pid
-    return records[begin:]
-
-
 def _told(records: Sequence[Record]) -> _Story:
     timeline = StartTimeline()
     steps: list[Step | None] = []
@@ -117,7 +120,8 @@ def _from_log(story: _Story, run: RunFacts) -> Cause | None:
     found = survey(story.records, story.steps)
     cause = _root(found, story, run)
     if cause is not None:
-        return cause
+        dead = cause.category == "unknown" and found.ready_index is not None
+        return (_still_serving(found.candidates, story) if dead else None) or cause
     for item in found.overcome:
         context = _context(item, story, run)
         for rule in RULES:
@@ -132,7 +136,10 @@ def _from_log(story: _Story, run: RunFacts) -> Cause | None:
 def _whole(story: _Story, found: Survey) -> bool:
     """True for the log of a complete healthy start: from its configuration to ready."""
     ready = found.ready_index
-    return ready is not None and any(step in _CONFIG for step in story.steps[:ready])
+    return ready is not None and any(
+        record.message.startswith(_HEADS) or "█" in record.message
+        for record in story.records[:ready]
+    )
 
 
 def _context(item: Candidate, story: _Story, run: RunFacts) -> Context:
@@ -209,24 +216,10 @@ def _bounded(text: str) -> str:
 def _dead_engine(followers: list[Candidate], found: Survey, story: _Story) -> Cause:
     """Nothing but consequences: the engine is gone and nobody said why."""
     item = followers[0]
-    last = max(follower.index for follower in followers)
-    ended = any(
-        record.message.startswith(("Shutting down", "Application shutdown", "Finished server"))
-        for record in story.records
-    )
-    requests = any(
-        record.shape in ("raw", "json") and " HTTP/1." in record.message
-        for record in story.records[last + 1 :]
-    )
-    if "EngineDeadError" in item.text and not ended and requests:
-        return _cause(
-            "engine_dead_parent_alive",
-            "EngineCore is dead and the API server still answers (with errors): stop the unit and "
-            "start it again; sweep what is left",
-            item,
-            story,
-        )
-    if "EngineDeadError" in item.text and ended:
+    alive = _still_serving(followers, story)
+    if "EngineDeadError" in item.text and alive is not None:
+        return alive
+    if "EngineDeadError" in item.text and _ended(story):
         return _cause(
             "engine_core_killed",
             "EngineCore was killed from outside, there is no error of its own above: see dmesg "
@@ -235,6 +228,30 @@ def _dead_engine(followers: list[Candidate], found: Survey, story: _Story) -> Ca
             story,
         )
     return _unknown(item, story)
+
+
+def _ended(story: _Story) -> bool:
+    return any(
+        record.message.startswith(("Shutting down", "Application shutdown", "Finished server"))
+        for record in story.records
+    )
+
+
+_REFUSED = re.compile(r" HTTP/\d\.\d\"? 50\d")
+
+
+def _still_serving(candidates: Sequence[Candidate], story: _Story) -> Cause | None:
+    """The engine is dead and its API server goes on answering, with errors."""
+    last = max(item.index for item in candidates)
+    if _ended(story) or not any(_REFUSED.search(r.message) for r in story.records[last + 1 :]):
+        return None
+    return _cause(
+        "engine_dead_parent_alive",
+        "EngineCore is dead and the API server still answers (with errors): stop the unit and "
+        "start it again; sweep what is left",
+        candidates[0],
+        story,
+    )
 
 
 def _stopped(found: Survey, story: _Story) -> Cause | None:

@@ -45,6 +45,7 @@ _CONSEQUENCE = re.compile(
     r"Background loop has errored|Engine process failed to start|EngineCore failed to start\.?$|"
     r"Worker failed with error|SystemExit|CancelledError|BrokenPipeError|AsyncLLM output_handler"
 )
+_GOES_ON = ("Weight cache IPC loading failed; falling", "Error handling weight cache client")
 _RETRY = re.compile(r", retrying \d+ of \d+\s*$")
 _REQUEST = re.compile(
     r"Exception in ASGI application|Error in preprocessing|Error with model|"
@@ -242,7 +243,7 @@ def _candidate(
         and not (record.level == "WARNING" and "exited unexpectedly" in message)
     ):
         return None, index
-    if _RETRY.search(message):
+    if _RETRY.search(message) or message.startswith(_GOES_ON):
         return None, index
     if not prefixed and record.level not in (None, "ERROR", "CRITICAL"):
         return None, index

@@ -8,11 +8,28 @@ lines, and the stamps that containers, journald and recorders put in front of a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+
+from engine_ctl.logs.prefix import (
+    BAR,
+    ELAPSED,
+    INNER,
+    NATIVE,
+    NATIVE_LEVEL,
+    PY_WARNING,
+    TRACEBACK,
+    UVICORN,
+    Bar,
+    Head,
+    bar_of,
+    clean,
+    split_prefix,
+)
+
+__all__ = ["Bar", "Record", "RecordReader", "bar_of", "clean", "records_of", "split_prefix"]
 
 LONGEST_LINE = 1 << 20
 """Longer lines are cut into pieces of this many bytes, so that memory stays bounded."""
@@ -37,106 +54,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     line: int | None = None
     shape: str = "raw"
     at_s: float | None = None
-
-
-class Bar(msgspec.Struct, frozen=True, gc=False):
-    """One state of a tqdm bar."""
-
-    label: str
-    done: int
-    total: int
-    percent: int
-
-
-_LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL|WARN|TRACE"
-_RECORD = rf"({_LEVELS}) (\d\d-\d\d \d\d:\d\d:\d\d) \[([^\]:]{{1,200}}):(\d{{1,9}})\] ?"
-_PROCESS = r"\(([^()]{0,80}?) ?pid=(\d{1,10})\)"
-_PREFIX = re.compile(rf"(?:{_PROCESS} ?)?(?:{_RECORD})?")
-_INNER = re.compile(rf"(?:{_PROCESS} ?)?{_RECORD}")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_ELAPSED = re.compile(rb" {0,7}\d{1,7}\.\d\d(?: |$)")
-_TRANSPORT = re.compile(
-    r"[\w.-]+-\d+ +\| "  # docker compose
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+?\[\d+\]: "  # journald, syslog
-    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?"
-)
-_BAR = re.compile(
-    r"(?P<label>[^|\r\n]{0,120}?):\s*(?P<percent>\d{1,3})%[^|\[\]\d]{0,12}\|(?:[^|\n]{0,300}\|)?"
-    r"\s*(?P<done>\d{1,12})/(?P<total>\d{1,12}) \[[^\]\n]{0,80}\]"
-)
-_NATIVE = re.compile(r"(?:\[rank\d+\]:)?\[?([IWEFC])(\d{4}) (\d\d:\d\d:\d\d)\.\d+(?: (\d{1,10}) )?")
-_NATIVE_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
-_UVICORN = re.compile(rf"({_LEVELS}):\s+")
-_PY_WARNING = re.compile(r"\S+?([\w-]+\.py):(\d{1,9}): \w*Warning: ")
-_EXCEPTION_START = "Traceback (most recent call last):"
-
-
-def clean(line: bytes) -> str:
-    """A raw line as text: invalid UTF-8 replaced, colour and the zero bytes of holes removed."""
-    if b"\0" in line:
-        line = line.replace(b"\0", b"")
-    text = line.decode("utf-8", "replace")
-    return _ANSI.sub("", text) if "\x1b" in text else text
-
-
-def bar_of(text: str) -> Bar | None:
-    """The last state of a progress bar in `text`, None when there is none."""
-    if "%" not in text:
-        return None
-    found = list(_BAR.finditer(text))
-    if not found:
-        return None
-    last = found[-1]
-    return Bar(last["label"].strip(), int(last["done"]), int(last["total"]), int(last["percent"]))
-
-
-class _Head(msgspec.Struct, frozen=True, gc=False):
-    """What the front of one physical line says, and where its message starts."""
-
-    process: str | None
-    pid: int | None
-    level: str | None
-    time: str | None
-    file: str | None
-    line: int | None
-
-
-_NO_HEAD = _Head(None, None, None, None, None, None)
-
-
-def _head(found: re.Match[str]) -> _Head:
-    process, pid, level, time, path, number = found.groups()
-    return _Head(
-        process or None,
-        int(pid) if pid else None,
-        level,
-        time,
-        None if path is None else path.rpartition("/")[2],
-        None if number is None else int(number),
-    )
-
-
-def split_prefix(text: str) -> tuple[_Head, str]:
-    """Take the prefix off one physical line. No prefix: an empty head and the text itself."""
-    found = _PREFIX.match(text)
-    if found is not None and found.end():
-        if found[3] is None:
-            inner = _INNER.search(text, found.end(), found.end() + 400)
-            if inner is not None and inner.start() - found.end() <= 64:
-                # 0.30 and before: (process) VLLM_LOGGING_PREFIX LEVEL …
-                head = _head(inner)
-                return msgspec.structs.replace(
-                    head, process=found[1] or None, pid=int(found[2])
-                ), text[inner.end() :]
-        return _head(found), text[found.end() :]
-    if ":" in text:
-        inner = _INNER.search(text, 0, 400)
-        if inner is not None and inner.start() <= 64:  # VLLM_LOGGING_PREFIX, a transport's stamp
-            return _head(inner), text[inner.end() :]
-    stamp = _TRANSPORT.match(text)
-    if stamp is not None:
-        return split_prefix(text[stamp.end() :])
-    return _NO_HEAD, text
 
 
 _JSON_MESSAGE = ("message", "msg", "event")
@@ -189,7 +106,7 @@ def _json_record(text: str, offset: int, length: int, at_s: float | None) -> Rec
 class _Open(msgspec.Struct, gc=False):
     """A record that may go on in the next line."""
 
-    head: _Head
+    head: Head
     lines: list[str]
     offset: int
     end: int
@@ -253,7 +170,7 @@ class RecordReader:
         if self._elapsed is None and line.strip(b"\0\r "):
             self._elapsed = _elapsed_column(line)
         if self._elapsed:
-            found = _ELAPSED.match(line)
+            found = ELAPSED.match(line)
             if found is not None:
                 at_s = float(line[: found.end()])
                 line = line[found.end() :]
@@ -287,7 +204,7 @@ class RecordReader:
         kept: list[str] = []
         for piece in rest.split("\r"):
             end = 0
-            for found in _BAR.finditer(piece):
+            for found in BAR.finditer(piece):
                 gap = piece[end : found.start()].strip()
                 if gap:
                     kept.append(gap)
@@ -313,7 +230,7 @@ class RecordReader:
         last = {bar.message.partition(":")[0]: bar for bar in bars}
         out.extend(last.values())
         for tail in kept:
-            inner = _INNER.search(tail)
+            inner = INNER.search(tail)
             self._text(tail[inner.start() :] if inner else tail, offset, length, at_s, False, out)
 
     def _text(
@@ -326,13 +243,15 @@ class RecordReader:
         out: list[Record],
     ) -> None:
         head, message = split_prefix(text)
+        if announced and head.level is None:
+            self._crlf = True  # vLLM ends only records so: this file was converted
         still = self._open
         if still is not None:
             if still.head == head and (still.announced or still.traceback):
                 still.lines.append(message)
                 still.end = offset + length
                 still.announced = announced
-                if message == _EXCEPTION_START:
+                if message == TRACEBACK:
                     still.traceback = True
                 elif message and not message[0].isspace():
                     still.traceback = False
@@ -344,7 +263,7 @@ class RecordReader:
             announced = announced and not self._crlf
             self._close(out)
         announced = announced and head.level is not None
-        if announced or message == _EXCEPTION_START:
+        if announced or message == TRACEBACK:
             self._open = _Open(
                 head,
                 [message],
@@ -352,7 +271,7 @@ class RecordReader:
                 offset + length,
                 at_s,
                 announced,
-                message == _EXCEPTION_START,
+                message == TRACEBACK,
             )
         else:
             out.append(_record(head, message, offset, length, at_s))
@@ -372,11 +291,11 @@ class RecordReader:
 
 
 def _elapsed_column(line: bytes) -> bool:
-    found = _ELAPSED.match(line)
+    found = ELAPSED.match(line)
     return found is not None and found.end() in (8, 9)
 
 
-def _record(head: _Head, message: str, offset: int, length: int, at_s: float | None) -> Record:
+def _record(head: Head, message: str, offset: int, length: int, at_s: float | None) -> Record:
     if head.level is not None:
         return Record(
             message,
@@ -392,14 +311,14 @@ def _record(head: _Head, message: str, offset: int, length: int, at_s: float | N
             at_s,
         )
     level, time, file, pid = None, None, None, head.pid
-    if message.startswith(_EXCEPTION_START):
+    if message.startswith(TRACEBACK):
         level = "ERROR"
-    elif (found := _UVICORN.match(message)) is not None:
+    elif (found := UVICORN.match(message)) is not None:
         level, message = found[1], message[found.end() :]
-    elif (found := _NATIVE.match(message)) is not None:
-        level, time = _NATIVE_LEVEL[found[1]], f"{found[2][:2]}-{found[2][2:]} {found[3]}"
+    elif (found := NATIVE.match(message)) is not None:
+        level, time = NATIVE_LEVEL[found[1]], f"{found[2][:2]}-{found[2][2:]} {found[3]}"
         pid = int(found[4]) if found[4] and pid is None else pid
-    elif "Warning: " in message and (found := _PY_WARNING.match(message)) is not None:
+    elif "Warning: " in message and (found := PY_WARNING.match(message)) is not None:
         level, file = "WARNING", found[1]
     return Record(
         message,

@@ -787,6 +787,43 @@ CASES: list[tuple[str, str | None, str]] = [
     ),
     ("parent alive", "engine_dead_parent_alive", CONFIG + READY + DEAD + HTTP * 4),
     (
+        "parent alive after an unknown death",
+        "engine_dead_parent_alive",
+        CONFIG
+        + READY
+        + record(
+            "EngineCore pid=811",
+            "ERROR",
+            "core.py",
+            "EngineCore encountered a fatal error.\n"
+            + trace("torch.AcceleratorError: CUDA error: an illegal memory access"),
+        )
+        + DEAD
+        + HTTP.replace("500 Internal Server Error", "503 Service Unavailable") * 3,
+    ),
+    (
+        "two servers on one port",
+        "port_shared_silently",
+        "".join(
+            info(f"vLLM API server version 0.{minor}.0", process=f"APIServer pid={pid}")
+            + info(
+                "Starting vLLM API server 0 on http://0.0.0.0:8000", process=f"APIServer pid={pid}"
+            )
+            + READY
+            for minor, pid in ((24, 41), (24, 77))
+        ),
+    ),
+    (
+        "two starts in a row of a later version",
+        None,
+        "".join(
+            info("vLLM server version 0.33.0", process=f"APIServer pid={pid}")
+            + info("Starting vLLM server on http://0.0.0.0:8000", process=f"APIServer pid={pid}")
+            + READY
+            for pid in (41, 77)
+        ),
+    ),
+    (
         "stop, interrupted start",
         "normal_shutdown",
         CONFIG + LOADING + raw("KeyboardInterrupt: terminated"),
@@ -916,6 +953,38 @@ CASES: list[tuple[str, str | None, str]] = [
             + trace("RuntimeError: CUDA error: invalid resource handle", ("i.py", "_build_model")),
         )
         + info("Loading weights took 12.20 seconds"),
+    ),
+    (
+        "ipc failed, nothing after it",
+        "wc_fallback.ipc_failed",
+        record(
+            "EngineCore pid=1",
+            "ERROR",
+            "ipc_loader.py",
+            "Weight cache IPC loading failed; falling back to disk loading\n"
+            + trace("RuntimeError: Cached tensor a.b has no matching module"),
+        ),
+    ),
+    (
+        "waiting",
+        "wc_fallback.not_ready",
+        info("Waiting up to 300.0s for the weight cache daemon to start", "ipc_loader.py"),
+    ),
+    (
+        "released, the daemon's side",
+        "wc_fallback.released",
+        info(
+            "Weight cache target daemon rank 0 released cached weights",
+            "daemon.py",
+            "vllm-weight-cache-target-0 pid=9",
+        ),
+    ),
+    (
+        "mapped, then ready",
+        "wc_hit",
+        info("Weights are held outside this process: of the 43.6 GiB utilization budget, 15.2 GiB")
+        + info("Mapped 291 tensors from the weight cache daemon (zero_copy mode)")
+        + READY,
     ),
     (
         "owner",

@@ -65,6 +65,16 @@ NOTICES: tuple[Notice, ...] = (
         "the weights were mapped from the daemon",
     ),
     _notice(
+        "wc_fallback.not_ready",
+        r"Waiting up to .{1,20} for the weight cache daemon to start",
+        "the engine waits for a daemon that is not there yet: start it, or wait for its READY",
+    ),
+    _notice(
+        "wc_fallback.released",
+        r"daemon rank \d+ released cached weights|Weights were released",
+        "the daemon has released its weights: reload it before the next start",
+    ),
+    _notice(
         "wc_version_skew_info",
         r"Weight cache daemon at \S+ does not support watching",
         "the daemon is older than this engine: its loss will not be noticed; restart it with the "
