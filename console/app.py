@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
@@ -19,6 +20,7 @@ from console.screens.deck import DeckScreen
 from console.tail import TailThread
 from console.threads import DaemonThreads
 from console.view.spans import Line, Span, clean
+from console.view.units import ordered
 from console.widgets.lines import Lines
 from engine_ctl.errors import StokerError
 
@@ -118,12 +120,13 @@ class StokerApp(App[None]):
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         first = self.snapshot is None
-        self.snapshot = message.snapshot
+        self.snapshot = replace(message.snapshot, units=ordered(message.snapshot.units))
         if not isinstance(self.shown_screen, DeckScreen):
             self.deck.show(self.snapshot) if first else None
         self.shown_screen.show(self.snapshot)
-        if first and self._wanted:
+        if self._wanted and self.unit_named(self._wanted):
             self.deck.lines("units").select(self._wanted)
+            self._wanted = None
         self._watch_log()
 
     @property

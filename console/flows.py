@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from console import actions
@@ -33,9 +34,7 @@ class Flows:
                 self.app.say("Select a unit first.", "warn")
                 return
             if not entry.allowed(unit):
-                self.app.say(
-                    f"{unit.unit}: {entry.title} makes no sense now ({_state(unit)}).", "warn"
-                )
+                self.app.say(f"{unit.unit}: {_refusal(entry, unit)}", "warn")
                 return
         if id in _OPERATING and unit is not None:
             self._operate(entry, unit)
@@ -287,6 +286,13 @@ class Flows:
         self.app.push_screen(
             ConfirmScreen(confirm.leave(self.pending), "leave when done"), answered
         )
+
+
+def _refusal(entry: actions.Action, unit: UnitView) -> str:
+    alike = replace(unit, kind=Kind.ENGINE)
+    if unit.kind is not Kind.ENGINE and entry.allowed(alike):
+        return f"{entry.title} is not for a {unit.kind}."
+    return f"{entry.title} is not possible while {_state(unit)}."
 
 
 def _state(unit: UnitView) -> str:

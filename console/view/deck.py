@@ -38,7 +38,8 @@ def event_strip(snapshot: Snapshot, message: Line | None, cells: int, rows: int)
     lines: list[Line] = []
     if message:
         lines.append(clip_line((Span(" "), *message), cells))
-    for event in snapshot.events[: max(rows - len(lines), 0)]:
+    newest = sorted(snapshot.events, key=lambda event: event.at, reverse=True)
+    for event in newest[: max(rows - len(lines), 0)]:
         label = " events" if len(lines) == (1 if message else 0) else ""
         lines.append(event_line(event, snapshot.at, cells, label))
     return lines

@@ -18,7 +18,7 @@ def items(events: Sequence[Event], now: float, cells: int) -> list[Item]:
     found: list[Item] = []
     day = ""
     widest = min(max([len(event.unit or "") for event in events] + [6]), 20)
-    for index, event in enumerate(events):
+    for index, event in enumerate(sorted(events, key=lambda event: event.at, reverse=True)):
         local = time.localtime(event.at)
         today = time.strftime("%A %d %B %Y", local)
         if today != day:

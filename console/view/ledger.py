@@ -80,7 +80,11 @@ def _bar(
 def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Line]:
     if not holders:
         return [line(Span("   nobody holds memory here", "muted"))]
-    columns = fit(COLUMNS, cells - 4)
+    said = {
+        "fits": any(holder.fits is not None for holder in holders),
+        "parts": any(holder.parts for holder in holders),
+    }
+    columns = fit([c for c in COLUMNS if said.get(c.key, True)], cells - 4)
     lines: list[Line] = [(Span("   "), *heading(columns))]
     order = {role: index for index, role in enumerate(machine.ROLES)}
     ranked = sorted(holders, key=lambda h: (order.get(h.role, 9), -(h.bytes or 0)))

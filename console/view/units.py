@@ -16,15 +16,15 @@ COLUMNS = (
     Column("model", "model", 20, priority=9, grow=1),
     Column("phase", "phase", 18, grow=2),
     Column("weights", "weights", 8),
-    Column("gpu", "gpu", 4, priority=6),
-    Column("port", "port", 5, True, priority=4),
+    Column("gpu", "gpu", 4, priority=7),
+    Column("port", "port", 5, True, priority=5),
     Column("running", "run", 4, True, priority=2),
     Column("waiting", "wait", 4, True),
     Column("kv", "kv%", 4, True),
     Column("tokens", "tok/s", 7, True),
     Column("trend", "  tok/s lately", 18, priority=8, grow=4),
-    Column("up", "up", 9, True, priority=5),
-    Column("start", "last start", 10, True, priority=7),
+    Column("up", "up", 9, True, priority=6),
+    Column("start", "last start", 10, True, priority=4),
 )
 LOAD = ("running", "waiting", "kv", "tokens", "trend", "up", "start")
 
@@ -45,12 +45,20 @@ VERDICTS = {
     Verdict.DISK: "muted",
 }
 _DETAIL_ROWS = 2
+_KINDS = (Kind.ENGINE, Kind.FRONT, Kind.BENCH, Kind.PRELOAD, Kind.STANDBY)
+
+
+def ordered(units: Sequence[UnitView]) -> tuple[UnitView, ...]:
+    """Engines first, then daemons and standbys; the snapshot's order within each kind."""
+    return tuple(sorted(units, key=lambda unit: _KINDS.index(unit.kind)))
 
 
 def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> tuple[Column, ...]:
     """The columns that fit; the name column is as wide as the longest name seen, 10 to 24."""
     widest = max([unit_cells, *(len(unit.unit) for unit in units)])
-    name = COLUMNS[0]._replace(cells=min(widest, 24 if cells >= 100 else 14))
+    name = COLUMNS[0]._replace(
+        cells=min(widest, 24 if cells >= 140 else 18 if cells >= 100 else 14)
+    )
     return fit((name, *COLUMNS[1:]), cells - 5)
 
 

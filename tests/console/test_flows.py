@@ -58,7 +58,7 @@ async def test_a_key_that_makes_no_sense_says_so_and_does_nothing(until: Any) ->
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.selected_unit and app.selected_unit.unit == "vision")
         await pilot.press("r")
-        await until(pilot, lambda: "makes no sense now (stopped)" in painted(app))
+        await until(pilot, lambda: "restart is not possible while stopped" in painted(app))
         assert not asked(ops, "restart")
         await pilot.press("s")
         await until(pilot, lambda: asked(ops, "start") == [("start", "vision")])
