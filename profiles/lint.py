@@ -8,7 +8,18 @@ import msgspec
 
 from profiles.loading import Resolved
 from profiles.model import Profile
-from profiles.rules import ERROR, FAIL, NOTE, Facts, Rule, Version, View, table, version
+from profiles.rules import (
+    ERROR,
+    FAIL,
+    NOTE,
+    UNREAD,
+    Facts,
+    Rule,
+    Version,
+    View,
+    table,
+    version,
+)
 from profiles.schema import SHIPPED, ArgumentSchema, for_version
 
 ORDER = {"error": 0, "fail": 1, "note": 2}
@@ -79,13 +90,10 @@ def _run(
             continue
         for key, detail in rule.when(view):
             severity = rule.severity
-            if (
-                hard
-                and severity == NOTE
-                and key.startswith("env.VLLM_")
-                and "goes on" in rule.effect
-            ):
+            if hard and rule.effect == UNREAD and key.startswith("env.VLLM_"):
                 severity = FAIL
+            elif rule.id == "argument-unknown" and view.schema.version not in SHIPPED:
+                severity = ERROR  # the runtime's own parser knows its plugins' arguments
             what = rule.what.replace("{detail}", detail)
             effect = rule.effect.replace("{detail}", detail)
             findings.append(

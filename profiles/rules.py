@@ -6,7 +6,6 @@ write instead. `RULES` is the table; its rows live in the rules_*.py modules, by
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import json
 import re
@@ -24,6 +23,9 @@ Hit = tuple[str, str]
 ERROR = "error"  # vLLM's argument parser stops: exit code 2, certain
 FAIL = "fail"  # the start fails after seconds: exit code 1
 NOTE = "note"  # starts, but behaves differently from what the profile says or used to do
+
+# What --fail-on-environ-validation turns into a failed start.
+UNREAD = "vLLM warns and goes on without it, so it has no effect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +241,18 @@ def config_value(name: str, key: str, *values: str) -> When:
 
 
 def variable(*patterns: str) -> When:
-    """Fires for environment variables that match one of these names or globs."""
+    """Fires for environment variables with one of these names; a last `*` stands for anything."""
 
     def when(view: View) -> Iterator[Hit]:
         for name in view.env:
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            if any(matches(name, pattern) for pattern in patterns):
                 yield f"env.{name}", name
 
     return when
+
+
+def matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def every(*conditions: When) -> When:

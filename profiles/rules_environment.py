@@ -6,17 +6,25 @@ where a lost tuning is noticed.
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from profiles.rules import NOTE, Hit, Rule, View, either, unless, value_of, variable
+from profiles.rules import (
+    NOTE,
+    UNREAD,
+    Hit,
+    Rule,
+    View,
+    either,
+    matches,
+    unless,
+    value_of,
+    variable,
+)
 from profiles.schema import SHIPPED
 
 _DATA = Path(__file__).parent / "data"
-# What --fail-on-environ-validation turns into a failed start.
-UNREAD = "vLLM warns and goes on without it, so it has no effect"
 
 
 @functools.cache
@@ -50,7 +58,7 @@ def _unknown(view: View) -> Iterator[Hit]:
 
 
 def _has_rule(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMED)
+    return any(matches(name, pattern) for pattern in _NAMED)
 
 
 def _empty(view: View) -> Iterator[Hit]:
