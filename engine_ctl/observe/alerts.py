@@ -66,8 +66,8 @@ def _of_unit(unit: UnitView) -> list[Alert]:
             text = f"{unit.unit}: requests wait and no token moved for {load.stalled_s:.0f} s"
             found.append(Alert(text, action="restart", unit=unit.unit, severity="error"))
     if unit.phase is Phase.ORPHANED:
-        text = f"{unit.unit}: its shim is gone, nobody watches the process"
-        found.append(Alert(text, action="adopt", unit=unit.unit))
+        text = f"{unit.unit}: its shim is gone, nobody watches the process; stoker ps adopts it"
+        found.append(Alert(text, unit=unit.unit))
     if unit.phase in _SERVING and any(r.category == "wc_daemon_lost" for r in unit.reasons):
         text = (
             f"{unit.unit}: its weight daemon is gone; it keeps serving and now owns the weights, "

@@ -238,7 +238,9 @@ def test_an_engine_whose_shim_is_gone(written: Written) -> None:
     written.let_go(run)
     snapshot = sample(written)
     assert only(snapshot).phase is Phase.ORPHANED
-    assert [alert.action for alert in snapshot.alerts] == ["adopt"]
+    assert [alert.text for alert in snapshot.alerts] == [
+        "chat: its shim is gone, nobody watches the process; stoker ps adopts it"
+    ]
 
 
 def test_a_damaged_record_is_one_line_and_hides_nothing(written: Written) -> None:
