@@ -141,12 +141,10 @@ def _register_preload(logger: Any) -> None:
         if missing or not hasattr(preload, "check_ipc_platform_support"):
             logger.info("Weight cache on the CPU: this vLLM lacks %s, left off", missing)
         else:
-            from vllm.model_executor.model_loader.weight_cache import daemon
-
             from . import weight_cache_cpu_daemon as ours
 
             preload.check_ipc_platform_support = allow_platform
-            daemon._run_daemon = ours.run_daemon
+            ours.install()
         original(args)
 
     cmd.stoker_original = original  # type: ignore[attr-defined]

@@ -17,12 +17,19 @@ from .weight_cache_cpu_loader import PROTOCOL, SegmentEntry, persistent_tensors
 
 logger = init_logger("vllm.stoker.weight_cache_cpu")
 
+CLIENT_TIMEOUT_S = 10.0
+
+
+_vllm_run_daemon = daemon._run_daemon
+
+
+def install() -> None:
+    """Make `vllm preload` start its daemons through `run_daemon` (in the launcher)."""
+    daemon._run_daemon = run_daemon
+
 
 def run_daemon(*args: Any, **kwargs: Any) -> None:
     """Entry point of a daemon process, in place of vLLM's; pickled by name by its parent."""
-    original = daemon._run_daemon
-    if original is run_daemon:
-        raise RuntimeError("the plugin ran where vLLM's own daemon entry point was expected")
     plugin.register()
     backports.configure_child_logging(args, kwargs)
     # Ranks that name different groups talk over gloo alone: a daemon needs no shared-memory
@@ -34,7 +41,7 @@ def run_daemon(*args: Any, **kwargs: Any) -> None:
     daemon.export_entries = lambda model: model.export()
     if hasattr(daemon, "exported_weight_bytes"):
         daemon.exported_weight_bytes = lambda model: _held_bytes()
-    original(*args, **kwargs)
+    _vllm_run_daemon(*args, **kwargs)
 
 
 class Held(torch.nn.Module):  # type: ignore[misc]
@@ -74,6 +81,8 @@ class CpuWeightCacheDaemon(daemon.WeightCacheDaemon):  # type: ignore[misc]
         return _held
 
     def _handle_connection(self, conn: Any) -> None:
+        # One client at a time is served: one that connects and says nothing must not hold up all.
+        conn.settimeout(CLIENT_TIMEOUT_S)
         backports.handle_connection(self, conn, super()._handle_connection, daemon, _extra)
 
     def _handle_release(self, conn: Any) -> None:

@@ -59,8 +59,15 @@ def table(cpu_runtime: Any, tiny_model: Path) -> Iterator[Bench]:
             _compare(made, _loading(made), loading=True)
         finally:
             made.clean()
+        second = made.start_daemon("second", _second(made))
         made.wait_ready(run)
+        made.wait_ready(second)
         yield made
+
+
+def _second(b: Bench) -> Profile:
+    """Another daemon on the same machine, in the same directory, for another device."""
+    return b.profile(args={"dtype": "float32"}, gpus=(1,))
 
 
 def _loading(b: Bench) -> Case:
@@ -145,8 +152,9 @@ def _other_content(b: Bench) -> Path:
 
 
 def _socket(b: Bench) -> str:
-    (found,) = b.sockets.glob("*.sock")
-    return str(found)
+    sight = sights.sight_of(b.store, "weights")
+    assert sight is not None
+    return sight.record.sockets[0]
 
 
 def _name(b: Bench) -> str:
@@ -267,15 +275,15 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "tensor parallel 2": lambda b: Case(
         b.profile(args={"tensor_parallel_size": 2}),
         FALLBACK,
-        (FB + "key_mismatch", FB + "socket_missing"),
-        ("tp_size",),
+        (FB + "key_mismatch",),
+        ("dtype", "tp_rank", "tp_size"),
         world=2,
     ),
     "pipeline parallel 2": lambda b: Case(
         b.profile(args={"pipeline_parallel_size": 2}),
         FALLBACK,
-        (FB + "key_mismatch", FB + "socket_missing"),
-        ("pp_size",),
+        (FB + "key_mismatch",),
+        ("dtype", "pp_rank", "pp_size"),
         world=2,
     ),
     "draft role": lambda b: Case(
@@ -355,6 +363,16 @@ CASES: dict[str, Callable[[Bench], Case]] = {
         (FB + "gpu_uuid",),
         env={"STOKER_CPU_DEVICES": "7"},
     ),
+    "the second daemon's device": lambda b: Case(
+        _second(b), MAPPED, env={"STOKER_CPU_DEVICES": "1"}
+    ),
+    "the second daemon's device, its dtype not": lambda b: Case(
+        b.profile(),
+        FALLBACK,
+        (FB + "key_mismatch",),
+        ("dtype",),
+        env={"STOKER_CPU_DEVICES": "1"},
+    ),
     "another device": lambda b: Case(
         b.profile(), FALLBACK, (FB + "socket_missing",), env={"STOKER_CPU_DEVICES": "7"}
     ),
@@ -426,8 +444,8 @@ def test_another_users(table: Bench, what: str) -> None:
 
 def test_a_second_daemon_is_refused_before_it_loads(table: Bench) -> None:
     with pytest.raises(daemons.Busy, match="weights holds the weights of CPU-0 already"):
-        table.start_daemon("second", table.profile(args={"dtype": "float32"}))
-    assert table.store.runs("second") == []
+        table.start_daemon("third", table.profile(args={"dtype": "float32"}))
+    assert table.store.runs("third") == []
 
 
 def test_the_end_of_a_daemon(table: Bench) -> None:
