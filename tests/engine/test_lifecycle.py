@@ -1,0 +1,147 @@
+"""Engines under supervision, from start to every kind of end, with real vLLM on the CPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_ctl.errors import Busy, Failed, NotFound
+from engine_ctl.model import Phase
+from engine_ctl.observe.once import snapshot_once
+from engine_ctl.operations import explain, lifecycle
+from engine_ctl.supervise import liveness, procs
+from engine_ctl.supervise.liveness import Life
+from tests.engine.conftest import CpuRuntime
+from tests.engine.world import World, complete, free_port, until, world
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
+    with world(cpu_runtime, tiny_model) as made:
+        yield made
+
+
+def tree_of(here: World, unit: str) -> list[procs.Proc]:
+    """Processes of the unit's current run, shim left out."""
+    import msgspec
+
+    run = here.current(unit)
+    return procs.members(str(run.dir), msgspec.to_builtins(run.identity()))
+
+
+def pid_named(here: World, unit: str, name: str) -> int:
+    for proc in tree_of(here, unit):
+        title = Path(f"/proc/{proc.pid}/cmdline").read_bytes().decode(errors="replace")
+        if name in title:
+            return proc.pid
+    raise AssertionError(f"no process of {unit} is called {name}")
+
+
+def test_start_serve_restart_stop(here: World) -> None:
+    here.profile("plain")
+    run = lifecycle.start(here.ctx, "a", "plain")
+    here.wait_ready(run)
+    port = run.spec().port
+    assert port is not None
+    first = complete(port, str(here.model))
+    with pytest.raises(Busy, match="runs already"):
+        lifecycle.start(here.ctx, "a")
+    done = lifecycle.restart(here.ctx, "a", lambda _: None, wait=True)
+    assert done["port"] == port and done["run"] == "a/2"
+    assert complete(port, str(here.model)) == first
+    (view,) = snapshot_once(here.dirs, ["a"]).units
+    assert view.phase is Phase.READY and view.load is not None and view.load.running == 0
+    stopped = lifecycle.stop(here.ctx, "a")
+    assert stopped["how"] in ("ask", "ask again")
+    assert here.live_runs("a") == []
+    assert lifecycle.stop(here.ctx, "a")["how"] == "already"
+
+
+def test_a_cold_start_without_standby_stopped_while_it_loads(here: World) -> None:
+    here.profile("cold", standby=False)
+    run = lifecycle.start(here.ctx, "cold", "cold")
+    until(lambda: b"non-default args" in run.log.read_bytes(), 120)
+    lifecycle.stop(here.ctx, "cold")
+    assert liveness.look(run).life is Life.EXITED
+    assert explain.why(here.ctx, "cold") is None
+
+
+def test_a_killed_engine_core_is_a_failure_although_the_exit_status_is_zero(here: World) -> None:
+    here.profile("plain")
+    run = lifecycle.start(here.ctx, "core", "plain")
+    here.wait_ready(run)
+    os.kill(pid_named(here, "core", "EngineCore"), signal.SIGKILL)
+    until(lambda: run.exit() is not None, 60)
+    record = run.exit()
+    assert record is not None and not record.requested
+    assert liveness.look(run).life is Life.FAILED
+    card = explain.why(here.ctx, "core")
+    assert card is not None and card.cause is not None
+    assert card.cause.category == "engine_core_killed"
+
+
+def test_a_killed_api_server_leaves_no_children(here: World) -> None:
+    here.profile("plain")
+    run = lifecycle.start(here.ctx, "api", "plain")
+    here.wait_ready(run)
+    who = run.identity()
+    assert who is not None
+    os.kill(who.leader.pid, signal.SIGKILL)
+    until(lambda: run.exit() is not None, 60)
+    record = run.exit()
+    assert record is not None and record.signal == signal.SIGKILL and record.swept
+    assert record.remaining == []
+    assert liveness.look(run).life is Life.FAILED
+
+
+def test_restarted_by_policy_after_a_failure(here: World) -> None:
+    here.profile("again", restart={"policy": "on-failure", "backoff_s": 0.2})
+    run = lifecycle.start(here.ctx, "again", "again")
+    here.wait_ready(run)
+    who = run.identity()
+    assert who is not None
+    os.kill(who.leader.pid, signal.SIGKILL)
+    until(lambda: here.current("again").number == 2, 60)
+    second = here.current("again")
+    here.wait_ready(second)
+    assert second.spec().attempt == 2
+    lifecycle.stop(here.ctx, "again")
+    assert here.live_runs("again") == []
+
+
+def test_what_is_in_the_way_is_one_line_and_starts_nothing(here: World, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no profile of that name"):
+        lifecycle.start(here.ctx, "nothing")
+    here.profile("gone", model=str(tmp_path / "gone"))
+    with pytest.raises(Failed, match="does not exist"):
+        lifecycle.start(here.ctx, "gone")
+    with socket.create_server(("127.0.0.1", free_port())) as server:
+        port = server.getsockname()[1]
+        here.profile("taken", port=port)
+        with pytest.raises(Busy, match=f"port {port} is in use by pid {os.getpid()}"):
+            lifecycle.start(here.ctx, "taken")
+    here.profile("typo", args={"max_modle_len": 512})
+    with pytest.raises(Failed, match="max-modle-len"):
+        lifecycle.start(here.ctx, "typo")
+    for unit in ("gone", "taken", "typo"):
+        assert here.ctx.store.runs(unit) == []
+
+
+def test_commands_say_the_same(here: World) -> None:
+    found = here.document("ps")
+    rows = {row["unit"]: row for row in found["units"]}
+    assert rows["core"]["phase"] == "failed" and rows["a"]["phase"] == "exited"
+    assert any(row["kind"] == "standby" for row in rows.values())
+    history = here.document("runs", "a")["runs"]
+    assert [r["run"] for r in history] == ["a/2", "a/1"]
+    assert all(r["phases"] for r in history)
+    process = here.command("start", "nothing")
+    assert process.returncode == 3
+    assert process.stderr is not None and process.stderr.read().count("\n") == 1

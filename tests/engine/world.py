@@ -1,0 +1,141 @@
+"""One small installation for engine tests: private directories, the shared runtime, short stops."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine_ctl.operations.context import Context
+from engine_ctl.paths import Dirs
+from engine_ctl.runtimes.store import RuntimeStore
+from engine_ctl.standby import lifecycle as standbys
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import liveness
+from engine_ctl.supervise.stop import stop as stop_run
+from tests.engine.conftest import CpuRuntime
+
+READY_S = 180.0
+
+
+class World:
+    """Directories of one test module and what tests do in them."""
+
+    def __init__(self, root: Path, runtime: CpuRuntime, model: Path) -> None:
+        self.env = {
+            "HOME": str(root),
+            "XDG_STATE_HOME": str(root / "state"),
+            "XDG_DATA_HOME": str(root / "data"),
+            "XDG_CONFIG_HOME": str(root / "config"),
+            "XDG_CACHE_HOME": str(root / "cache"),
+        }
+        self.dirs = Dirs.from_env(self.env)
+        self.ctx = Context(self.dirs, by="test")
+        self.model = model
+        self.runtime = runtime
+        RuntimeStore(self.dirs).save(runtime.runtime)
+        self.dirs.profiles.mkdir(parents=True)
+
+    def profile(self, name: str, **changes: Any) -> str:
+        """Write a profile of the tiny model; returns its name."""
+        data: dict[str, Any] = {
+            "model": str(self.model),
+            "args": {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 8},
+            "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            "stop": {"ask_s": 8, "ask_again_s": 4, "kill_s": 5},
+        }
+        for key, value in changes.items():
+            data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
+        (self.dirs.profiles / f"{name}.yaml").write_text(yaml.safe_dump(data))
+        return name
+
+    def command(self, *words: str, wait: bool = True) -> subprocess.Popen[str]:
+        """A `stoker` command as its own process, output captured."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "console.main", *words],
+            env={**os.environ, **self.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        if wait:
+            process.wait(READY_S)
+        return process
+
+    def document(self, *words: str) -> Any:
+        process = self.command(*words, "--json", wait=False)
+        out, err = process.communicate(timeout=READY_S)
+        assert process.returncode in (0, 1), err
+        return json.loads(out)
+
+    def current(self, unit: str) -> Run:
+        run = self.ctx.store.current(unit)
+        assert run is not None
+        return run
+
+    def wait_ready(self, run: Run) -> None:
+        until(lambda: run.ready() is not None or run.exit() is not None, READY_S)
+        assert run.ready() is not None, run.log.read_text(errors="replace")[-3000:]
+
+    def live_runs(self, unit: str) -> list[str]:
+        return [r.id for r in self.ctx.store.runs(unit) if not liveness.look(r).ended]
+
+    def close(self) -> None:
+        """End everything that lives in these directories."""
+        for record in self.ctx.store.list_units().units:
+            run = self.ctx.store.current(record.unit)
+            if run is not None and not liveness.look(run).ended:
+                with contextlib.suppress(Exception):
+                    stop_run(run, by="test")
+        for standing in standbys.listing(self.ctx.store):
+            standbys.stop(self.ctx.store, standing.unit, by="test")
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{condition} was not met in {seconds:.0f} s"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def complete(port: int, model: str, tokens: int = 4, timeout: float = 60.0) -> str:
+    """The text of one greedy completion, by HTTP as a client would."""
+    body = {"model": model, "prompt": "An engine", "max_tokens": tokens, "temperature": 0}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=timeout) as reply:
+        return str(json.load(reply)["choices"][0]["text"])
+
+
+@contextlib.contextmanager
+def world(runtime: CpuRuntime, model: Path) -> Iterator[World]:
+    """Short paths: Unix sockets have room for 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="stk-") as root:
+        made = World(Path(root), runtime, model)
+        try:
+            yield made
+        finally:
+            made.close()
