@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from engine_ctl.answers import Fix
 
 _OPERATING = ("start", "stop", "restart", "undo", "bench", "remove", "reload", "release")
+# These run in a session of their own and go on without the console.
+_SURVIVE = {"start", "stop", "restart", "undo", "bench", "reload", "swap"}
 
 
 class Flows:
@@ -269,7 +271,7 @@ class Flows:
         self.app.action_command_palette()
 
     def do_leave(self, unit: UnitView | None, target: str) -> None:
-        if not self.pending:
+        if set(self.pending.values()) <= _SURVIVE:
             self.app.exit()
             return
         from console.screens.confirm import ConfirmScreen

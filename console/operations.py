@@ -37,7 +37,10 @@ class SnapshotFeed(Protocol):
 
 
 class Operations(Protocol):
-    """Everything the console can do. A mutating call returns one line that says what happened."""
+    """Everything the console can do. A mutating call returns one line that says what happened.
+
+    start, stop, restart, swap, undo, bench and the preload calls must go on to their end when the
+    console leaves or dies meanwhile."""
 
     def start(self, unit: str) -> str:
         """Start the unit with its profile file as it is now; returns when the run exists."""

@@ -15,7 +15,7 @@ from console.screens.base import StokerScreen
 from console.view import profiles as view
 from console.view.spans import Line, Span, clean, clip_line, line, spread
 from console.widgets.lines import Lines
-from engine_ctl.answers import ArgumentHelp, LintFinding, ProfileDetail
+from engine_ctl.answers import ArgumentHelp, LintFinding, ProfileDetail, ProfileSummary
 
 if TYPE_CHECKING:
     from engine_ctl.model import Snapshot
@@ -33,8 +33,10 @@ class EditorScreen(StokerScreen):
         Binding("escape", "leave", show=False, priority=True),
     ]
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, new_text: str | None = None) -> None:
+        """`new_text` is what a profile that has no file yet begins with."""
         super().__init__()
+        self._new_text = new_text
         self._profile = name
         self._detail: ProfileDetail | None = None
         self._saved = ""
@@ -67,25 +69,36 @@ class EditorScreen(StokerScreen):
 
     def on_mount(self) -> None:
         self.again()
+        if self._new_text is not None:
+            self._open(ProfileDetail(ProfileSummary(self._profile, None, False), self._new_text))
+            self.area.move_cursor(self.area.document.end)
+            self._saved = ""
+            self.again()
+            return
 
         def then(value: Any, error: str | None) -> None:
             if not self.is_attached:
                 return
             self._error = error
             if error is None:
-                self._detail = value
-                self._saved = value.text
-                self._findings = value.findings
-                self.area.load_text(value.text)
-                self.area.disabled = False
-                self.area.read_only = value.summary.builtin
-                self.area.focus()
-                if value.summary.builtin:
-                    text = " built in: read-only. A file of yours can say `extends:` it."
-                    self._note = line(Span(text, "info"))
+                self._open(value)
             self.again()
 
         self.stoker.ask(lambda: self.stoker.ops.profile(self._profile), then)
+
+    def _open(self, detail: ProfileDetail) -> None:
+        self._detail = detail
+        self._saved = detail.text
+        self._findings = detail.findings
+        self.area.load_text(detail.text)
+        self.area.disabled = False
+        self.area.read_only = detail.summary.builtin
+        self.area.focus()
+        if detail.summary.builtin:
+            text = (
+                " built in: read-only. [c] on the profile list makes one of yours that extends it."
+            )
+            self._note = line(Span(text, "info"))
 
     # Showing
 

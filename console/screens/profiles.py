@@ -15,6 +15,7 @@ from console.view.deck import filtered
 from console.view.spans import Line, Span, clean, line, spread
 from console.widgets.lines import Lines
 from engine_ctl.answers import ProfileDetail, ProfileSummary
+from engine_ctl.model import Kind
 
 if TYPE_CHECKING:
     from engine_ctl.model import Snapshot
@@ -29,6 +30,7 @@ class ProfilesScreen(StokerScreen):
         Binding("d", "difference", show=False),
         Binding("enter,E", "edit", show=False),
         Binding("n", "create", show=False),
+        Binding("c", "copy", show=False),
         Binding("tab", "other_side", show=False),
     ]
 
@@ -130,8 +132,9 @@ class ProfilesScreen(StokerScreen):
             left += [Span(" filter ", "muted"), Span(clean(self.word), "match")]
         unit = self.stoker.selected_unit
         keys = [Span("enter", "key"), Span(" edit  ", "foot")]
-        if unit is not None:
+        if unit is not None and unit.kind is Kind.ENGINE and cells >= 100:
             keys += [Span("d", "key"), Span(f" difference to {clean(unit.unit)}  ", "foot")]
+        keys += [Span("c", "key"), Span(" copy  ", "foot")]
         keys += [Span("n", "key"), Span(" new unit  ", "foot")]
         keys += [Span("/", "key", "filter"), Span(" filter  ", "foot", "filter")]
         keys += [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
@@ -158,6 +161,21 @@ class ProfilesScreen(StokerScreen):
         if name is not None:
             self.stoker.flows.begin("create", name, lambda: self.stoker.ops.create(name))
 
+    def action_copy(self) -> None:
+        """A profile of the operator's own that extends this one, in the editor."""
+        parent = self.lines("list").key
+        if parent is None:
+            return
+        from console.screens.editor import EditorScreen
+        from console.screens.name import NameScreen
+
+        def named(name: str | None) -> None:
+            if name:
+                self.app.push_screen(EditorScreen(name, f"extends: {parent}\nargs:\n  "))
+
+        taken = {profile.name for profile in self._profiles or ()}
+        self.app.push_screen(NameScreen(f"A profile that extends {parent}", taken), named)
+
     def action_other_side(self) -> None:
         right = self.lines("detail")
         (self.lines("list") if right.has_focus else right).focus()
@@ -165,7 +183,7 @@ class ProfilesScreen(StokerScreen):
     def action_difference(self) -> None:
         unit = self.stoker.selected_unit
         name = self.lines("list").key
-        if unit is None or name is None:
+        if unit is None or name is None or unit.kind is not Kind.ENGINE:
             return
         if self._difference is not None:
             self._difference = None

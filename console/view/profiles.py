@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from console.view.forecast import COST_STYLE
 from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, wrap
-from engine_ctl.answers import ChangeView, LintFinding, ProfileDetail, ProfileSummary
+from engine_ctl.answers import (
+    ChangeView,
+    LintFinding,
+    ProfileDetail,
+    ProfileSummary,
+    ProvenanceRow,
+)
 
 SEVERITY = {"error": ("✗", "error"), "warning": ("⚠", "warn"), "info": ("·", "info")}
 
@@ -48,14 +54,14 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
         lines.append(line(Span(" " + text, "muted")))
     lines += [(), *findings(profile.findings, cells), ()]
     section = ""
-    widest = min(max([len(value.key) for value in profile.values] + [8]), 30)
+    widest = min(max([len(_key(value)) for value in profile.values] + [8]), 30)
     room = min(max([len(value.value) for value in profile.values] + [8]), max(cells // 3, 16))
     for value in profile.values:
         if value.section != section:
             section = value.section
             lines.append(line(Span(f" {clean(section)}", "title")))
         spans = (
-            Span("   " + pad(clean(value.key), widest) + "  "),
+            Span("   " + pad(_key(value), widest) + "  "),
             Span(pad(clean(value.value), room) + "  ", "bold"),
             Span(clean(value.origin), "muted"),
         )
@@ -66,6 +72,10 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
     texts = wrap(" ".join(clean(word) for word in profile.argv), max(cells - 4, 20))
     lines += [line(Span("   " + text)) for text in texts]
     return lines
+
+
+def _key(value: ProvenanceRow) -> str:
+    return clean(value.key).removeprefix(f"{value.section}.")
 
 
 def findings(found: Sequence[LintFinding], cells: int) -> list[Line]:

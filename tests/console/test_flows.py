@@ -113,13 +113,24 @@ async def test_leaving_stops_nothing(until: Any) -> None:
     assert app.feed.stopped  # type: ignore[attr-defined]
 
 
-async def test_leaving_during_an_operation_asks_and_waits_for_it(until: Any) -> None:
+async def test_leaving_during_an_operation_that_survives_is_immediate(until: Any) -> None:
     ops = answers.ops()
     ops.gate = threading.Event()
     app = make(ops=ops)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.selected_unit is not None)
         await pilot.press("r", "q")
+        await until(pilot, lambda: app._exit)
+    ops.gate.set()
+
+
+async def test_leaving_during_another_operation_asks_and_waits_for_it(until: Any) -> None:
+    ops = answers.ops()
+    ops.gate = threading.Event()
+    app = make(ops=ops)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("o", "enter", "q")
         await until(pilot, lambda: "An operation is under way" in painted(app))
         await pilot.press("enter")
         await pilot.pause()

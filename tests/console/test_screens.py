@@ -217,3 +217,24 @@ async def test_a_screen_survives_an_empty_machine(key: str, until: Any) -> None:
         await pilot.press(key)
         await pilot.pause()
         assert "q leave" in painted(app)
+
+
+async def test_a_built_in_profile_is_extended_by_one_of_ones_own(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("p")
+        await until(pilot, lambda: "fast-iteration" in painted(app))
+        await pilot.press("end")
+        await pilot.press("c", *"broken")
+        await until(pilot, lambda: "there is one of that name" in painted(app))
+        await pilot.press("enter")
+        assert "there is one of that name" in painted(app)
+        await pilot.press(*"-2", "enter")
+        await until(pilot, lambda: "extends: fast-iteration" in painted(app))
+        assert "changed, not saved" in painted(app)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: any(c[0] == "profile_save" for c in ops.calls))
+        saved = next(c for c in ops.calls if c[0] == "profile_save")
+        assert saved[1] == "broken-2" and saved[2].startswith("extends: fast-iteration\n")
