@@ -1,17 +1,18 @@
 """The machine: memory, cores, NUMA nodes, processes. Straight from /proc and /sys (proc(5),
-cgroups(7)): the same figures as psutil's without its import, and PSS read no oftener than needed.
+cgroups(7)): the same figures as psutil's without its import.
+
+Memory of processes is read from counters (/proc/PID/status). Proportional shares (smaps_rollup)
+would be truer, but walk the page tables under the process's lock: beside a busy CPU engine one
+read took 2 to 6 seconds.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-PSS_EVERY_S = 10.0
 PROC = Path("/proc")
 SYS = Path("/sys")
 
@@ -113,26 +114,31 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """One process. `pss` is its proportional share of memory (shared pages divided by their
-    users), None where the kernel does not let us read it; `rss` counts shared pages in full."""
+    """One process. Bytes: `anon` is its own memory, `shmem` what it has of shared segments
+    (counted with each that maps them), `rss` all that is resident; None where not asked."""
 
     pid: int
     start_ticks: int
     user: str | None
     command: str | None
-    rss: int | None
-    pss: int | None
+    anon: int | None = None
+    shmem: int | None = None
+    rss: int | None = None
+
+    @property
+    def size(self) -> int | None:
+        """What it holds, not counting file pages, which the kernel can drop."""
+        if self.anon is None:
+            return self.rss
+        return self.anon + (self.shmem or 0)
 
 
 class Processes:
-    """Reads processes; what cannot change is kept per (pid, start time), PSS for PSS_EVERY_S."""
+    """Reads processes; what cannot change is kept per (pid, start time)."""
 
-    def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._clock = clock
         self._known: dict[int, tuple[int, str | None, str | None]] = {}
-        self._pss: dict[int, tuple[int, float, int | None]] = {}
-        self._page = os.sysconf("SC_PAGE_SIZE")
 
     def read(self, pid: int, memory: bool = False) -> ProcessReading | None:
         """One process; None when there is none (or, in a container, not here)."""
@@ -141,26 +147,26 @@ class Processes:
             start = int(stat.rpartition(")")[2].split()[19])
         except (OSError, ValueError, IndexError):
             self._known.pop(pid, None)
-            self._pss.pop(pid, None)
             return None
         known = self._known.get(pid)
         if known is None or known[0] != start:
             known = (start, self._user(pid), self._command(pid, stat))
             self._known[pid] = known
+        counters = _meminfo(self._proc / str(pid) / "status") if memory else {}
         return ProcessReading(
             pid=pid,
             start_ticks=start,
             user=known[1],
             command=known[2],
-            rss=self._rss(pid) if memory else None,
-            pss=self._pss_of(pid, start) if memory else None,
+            anon=counters.get("RssAnon"),
+            shmem=counters.get("RssShmem"),
+            rss=counters.get("VmRSS"),
         )
 
     def forget(self, alive: set[int]) -> None:
         """Drop what is kept of processes not in `alive`."""
-        for kept in (self._known, self._pss):
-            for pid in [pid for pid in kept if pid not in alive]:
-                del kept[pid]
+        for pid in [pid for pid in self._known if pid not in alive]:
+            del self._known[pid]
 
     def _user(self, pid: int) -> str | None:
         import pwd
@@ -182,21 +188,6 @@ class Processes:
             raw = b""
         text = raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace").strip()
         return text or stat.partition("(")[2].rpartition(")")[0] or None
-
-    def _rss(self, pid: int) -> int | None:
-        try:
-            return int((self._proc / str(pid) / "statm").read_text().split()[1]) * self._page
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def _pss_of(self, pid: int, start: int) -> int | None:
-        now = self._clock()
-        kept = self._pss.get(pid)
-        if kept is not None and kept[0] == start and now - kept[1] < PSS_EVERY_S:
-            return kept[2]
-        value = _meminfo(self._proc / str(pid) / "smaps_rollup").get("Pss")
-        self._pss[pid] = (start, now, value)
-        return value
 
 
 def in_pid_namespace() -> bool:

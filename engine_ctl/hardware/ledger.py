@@ -114,27 +114,36 @@ def host_holders(
     leaders: Mapping[str, int],
     others: Sequence[ProcessReading] = (),
 ) -> tuple[Holder, ...]:
-    """Holders of host memory: one per run (its processes' PSS together), then `others`.
+    """Holders of host memory: one per run, then `others`.
 
-    `leaders` gives the pid to show for each run."""
-    sums: dict[str, tuple[Owner, int, int | None]] = {}
+    A shared segment counts once: for the daemon that made it, else once for the run whose
+    processes map it. `leaders` gives the pid to show for each run."""
+    runs: dict[str, list[tuple[int, Owner, ProcessReading]]] = {}
     for pid, owner in members.items():
         reading = process(pid)
-        if reading is None:
-            continue
-        size = reading.pss if reading.pss is not None else reading.rss
-        shown, known = leaders.get(owner.run, pid), sums.get(owner.run)
-        before = None if known is None else known[2]
-        sums[owner.run] = (owner, shown, before if size is None else (before or 0) + size)
-    found = [
-        Holder(pid=pid, role=_role(owner), bytes=size, unit=owner.unit, run=owner.run)
-        for owner, pid, size in sums.values()
-    ]
+        if reading is not None:
+            runs.setdefault(owner.run, []).append((pid, owner, reading))
+    daemons = sum(
+        max(reading.shmem or 0 for _, _, reading in processes)
+        for processes in runs.values()
+        if processes[0][1].kind is Kind.PRELOAD
+    )
+    found = []
+    for run, processes in runs.items():
+        pid, owner, _ = processes[0]
+        shared = max(reading.shmem or 0 for _, _, reading in processes)
+        if owner.kind is not Kind.PRELOAD:
+            shared = max(0, shared - daemons)
+        own = [reading.rss if reading.anon is None else reading.anon for _, _, reading in processes]
+        known = [size for size in own if size is not None]
+        size = sum(known) + shared if known else None
+        shown = leaders.get(run, pid)
+        found.append(Holder(shown, _role(owner), size, unit=owner.unit, run=run))
     found += [
         Holder(
             pid=other.pid,
             role="other",
-            bytes=other.pss if other.pss is not None else other.rss,
+            bytes=other.size,
             user=other.user,
             command=other.command,
         )

@@ -52,7 +52,7 @@ class MachineWatch:
         self._source = source
         self._clock = clock
         self._host = Host()
-        self._processes = Processes(clock=clock)
+        self._processes = Processes()
         self._foreign = in_pid_namespace()
         self._owners: dict[int, str] = {}
         self._orphans: tuple[Orphan, ...] = ()

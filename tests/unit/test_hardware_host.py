@@ -82,36 +82,39 @@ def test_this_process_agrees_with_psutil() -> None:
     me = psutil.Process()
     assert found.user == me.username()
     assert found.command is not None and "py" in found.command
-    assert found.pss is not None and found.rss is not None
-    assert 0 < found.pss <= found.rss
+    assert found.anon is not None and found.rss is not None and found.size is not None
+    assert 0 < found.anon <= found.size <= found.rss
+    assert found.rss == pytest.approx(me.memory_info().rss, rel=0.2)
 
 
 def test_a_process_that_is_not_there() -> None:
     assert Processes().read(2**22 + 1, memory=True) is None
 
 
-def fake_process(proc: Path, pid: int, start: int, pss: int) -> None:
+def fake_process(proc: Path, pid: int, start: int, anon: int) -> None:
     fields = " ".join(["S", *["0"] * 18, str(start)])
     write(proc, f"{pid}/stat", f"{pid} (a (b) c) {fields}\n")
     write(proc, f"{pid}/cmdline", "")
-    write(proc, f"{pid}/statm", "9 3 0\n")
-    write(proc, f"{pid}/smaps_rollup", f"00-ff ---p 00 00:00 0 [rollup]\nPss: {pss} kB\n")
+    write(proc, f"{pid}/status", f"Name:\ta\nVmRSS:\t90 kB\nRssAnon:\t{anon} kB\nRssShmem: 5 kB\n")
 
 
-def test_pss_is_kept_for_a_while_and_never_for_another_process(tmp_path: Path) -> None:
-    now = 0.0
-    processes = Processes(tmp_path, clock=lambda: now)
-    fake_process(tmp_path, 7, start=100, pss=10)
+def test_a_pid_given_to_another_process_is_another_process(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    fake_process(tmp_path, 7, start=100, anon=10)
     first = processes.read(7, memory=True)
     assert first is not None
-    assert (first.command, first.start_ticks, first.pss) == ("a (b) c", 100, 10240)
-    fake_process(tmp_path, 7, start=100, pss=20)
-    assert processes.read(7, memory=True) == first
-    fake_process(tmp_path, 7, start=101, pss=30)
+    assert (first.command, first.start_ticks, first.size) == ("a (b) c", 100, 15 * 1024)
+    fake_process(tmp_path, 7, start=101, anon=30)
+    write(tmp_path, "7/cmdline", "java\0-jar\0")
     reused = processes.read(7, memory=True)
-    assert reused is not None and (reused.start_ticks, reused.pss) == (101, 30720)
-    fake_process(tmp_path, 7, start=101, pss=40)
-    now = 11.0
-    later = processes.read(7, memory=True)
-    assert later is not None and later.pss == 40960
+    assert reused is not None
+    assert (reused.start_ticks, reused.command, reused.anon) == (101, "java -jar", 30 * 1024)
     processes.forget(set())
+    assert processes.read(7) is not None
+
+
+def test_a_kernel_that_does_not_split_resident_memory(tmp_path: Path) -> None:
+    fake_process(tmp_path, 7, start=100, anon=10)
+    write(tmp_path, "7/status", "VmRSS:\t90 kB\n")
+    reading = Processes(tmp_path).read(7, memory=True)
+    assert reading is not None and reading.size == 90 * 1024

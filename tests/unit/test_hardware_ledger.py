@@ -44,7 +44,7 @@ def readings(name: str) -> GpuReadings:
 
 
 def describe(pid: int) -> ProcessReading | None:
-    return ProcessReading(pid, 1, "eva", f"python train.py --{pid}", None, None)
+    return ProcessReading(pid, 1, "eva", f"python train.py --{pid}")
 
 
 def view(name: str, owners: dict[int, Owner], **more: bool) -> GpuView:
@@ -202,24 +202,27 @@ def test_parts_never_exceed_the_whole(
 
 
 def test_host_memory_by_run_on_a_machine_without_gpus() -> None:
-    sizes = {11: 5 * GIB, 12: 3 * GIB, 20: GIB}
+    # Engine and daemon map the same 4 GiB of weights: they count for the daemon.
+    sizes = {11: (5, 4), 12: (3, 4), 20: (1, 4)}
 
     def process(pid: int) -> ProcessReading | None:
-        return ProcessReading(pid, 1, "eva", "x", None, sizes[pid]) if pid in sizes else None
+        if pid not in sizes:
+            return None
+        anon, shmem = (size * GIB for size in sizes[pid])
+        return ProcessReading(pid, 1, "eva", "x", anon, shmem, anon + shmem)
 
-    other = ProcessReading(99, 1, "bob", "java", 2 * GIB, None)
-    mine = ProcessReading(12, 1, "eva", "x", 3 * GIB, None)
-    holders = host_holders(
-        {11: SERVING, 12: SERVING, 13: SERVING, 20: DAEMON},
-        process,
-        {"chat-8b/3": 11},
-        (other, mine),
-    )
+    other = ProcessReading(99, 1, "bob", "java", rss=2 * GIB)
+    mine = ProcessReading(12, 1, "eva", "x", rss=3 * GIB)
+    members = {11: SERVING, 12: SERVING, 13: SERVING, 20: DAEMON}
+    holders = host_holders(members, process, {"chat-8b/3": 11}, (other, mine))
     assert [(h.role, h.pid, h.bytes) for h in holders] == [
-        ("weights", 20, GIB),
+        ("weights", 20, 5 * GIB),
         ("engine", 11, 8 * GIB),
         ("other", 99, 2 * GIB),
     ]
+    del members[20]
+    alone = host_holders(members, process, {})
+    assert [(h.role, h.bytes) for h in alone] == [("engine", 12 * GIB)]
     view = host_view(HOST, GpuReadings(note="no NVIDIA driver on this machine"), holders)
     assert view.nvml_note == "no NVIDIA driver on this machine"
     assert view.holders == holders
