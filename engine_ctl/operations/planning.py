@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine_ctl.model import Kind
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.spec import device_environment
-from profiles.argv import environment, serve_argv
+from profiles.argv import environment, expanded, serve_argv
 from profiles.model import Profile, Stop
 from profiles.schema import ArgumentSchema
 
@@ -122,6 +123,8 @@ def model_problem(profile: Profile) -> str | None:
     """
     if not profile.model:
         return f"profile {profile.name} names no model; add: model: /path/or/name"
+    if "$" in profile.model:
+        profile = expanded(profile, os.environ)
     path = Path(profile.model).expanduser()
     if not (profile.model.startswith(("/", "./", "../", "~")) or path.exists()):
         return None

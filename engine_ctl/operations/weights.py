@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from engine_ctl.swap.weighing import features_for
 from engine_ctl.weights import daemons, records, sights, sockets, spec
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.sights import DaemonSight, EngineUse
+from profiles.argv import expanded
 
 Tell = Callable[[str], None]
 SUFFIX = "-weights"
@@ -78,7 +80,7 @@ def checker(ctx: Context, runtime: Runtime, asked: daemons.Asked) -> daemons.Che
 
 def _asked(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
     resolved = ctx.profiles.load(profile_name(ctx, unit))
-    profile = resolved.profile
+    profile = expanded(resolved.profile, os.environ)
     if profile.preload is None:
         raise Usage(f"profile {profile.name} keeps no weights warm; add: preload: {{}}")
     runtime = usable_runtime(ctx, resolved)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine_ctl.errors import Failed, Usage
 from engine_ctl.paths import Dirs, ensure_private
-from engine_ctl.runtimes import detect
+from engine_ctl.runtimes import arguments, detect
 from engine_ctl.runtimes.install import Report, install, recipe, verified
 from engine_ctl.runtimes.probe import probe
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, missing, stamp_of
@@ -19,7 +19,9 @@ def add(dirs: Dirs, spec: str, report: Report, name: str | None = None) -> Runti
     """Add a runtime: `cpu`, `vllm==VERSION`, or the path of an interpreter (never changed)."""
     what = recipe(spec)
     if what is not None:
-        return install(dirs, what, report, name)
+        made = install(dirs, what, report, name)
+        arguments.learn(dirs, made)
+        return made
     if "/" not in spec:
         found = shutil.which(spec) if spec.startswith("python") else None
         if found is None:
@@ -57,6 +59,8 @@ def add_interpreter(dirs: Dirs, python: str, report: Report, name: str | None = 
         shutil.rmtree(directory, ignore_errors=True)
         raise
     store.save(runtime)
+    report("reading vLLM's arguments", 0.8)
+    arguments.learn(dirs, runtime)
     report("ready", 1.0)
     return runtime
 
@@ -76,6 +80,7 @@ def check(dirs: Dirs, name: str) -> tuple[Runtime, list[str]]:
         if getattr(runtime, field) != getattr(fresh, field)
     ]
     store.save(fresh)
+    arguments.read(dirs, fresh)
     return fresh, changed
 
 

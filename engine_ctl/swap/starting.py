@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import msgspec
 from engine_ctl.errors import Failed, StokerError
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import Endpoint, engine_spec
+from engine_ctl.runtimes import arguments
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check
@@ -17,6 +19,7 @@ from engine_ctl.standby.lifecycle import Standing, Wanted
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.launch import launch
+from profiles.argv import expanded
 from profiles.model import Profile
 
 Tell = Callable[[str], None]
@@ -26,10 +29,12 @@ Tell = Callable[[str], None]
 class Prepared:
     """Everything for a start but the start: the run's spec, where it comes from, and the check.
 
+    `profile` is as written, `concrete` with its `${…}` filled in from the environment.
     `standing` is a ready standby or None; `why_not` says why there is none. `check` is vLLM's own
     reading of the arguments, None when nobody was asked."""
 
     profile: Profile
+    concrete: Profile
     runtime: Runtime
     spec: RunSpec
     wanted: Wanted
@@ -60,13 +65,16 @@ def prepare(
 
     Nothing that runs is touched. A check that cannot be made is no error: `check` is None then.
     """
+    concrete = expanded(profile, os.environ)
     spec = engine_spec(
-        unit, profile, runtime, ctx.schema_for(runtime), endpoint, ctx.by, predecessor, operation
+        unit, concrete, runtime, ctx.schema_for(runtime), endpoint, ctx.by, predecessor, operation
     )
     wanted = Wanted.of(runtime, spec)
     standing, why_not = None, "the profile says standby: false"
     if profile.standby:
         standing, why_not = _standing(ctx, wanted, tell)
+    if standing is not None:
+        arguments.learn(ctx.dirs, runtime, standing.socket)
     answer = None
     if check and (standing is not None or not profile.standby):
         try:
@@ -75,7 +83,7 @@ def prepare(
             tell(f"{unit}: vLLM could not be asked about the arguments ({error})")
     if standing is not None:
         spec = msgspec.structs.replace(spec, via="standby", standby=standing.run.id)
-    return Prepared(profile, runtime, spec, wanted, standing, why_not, answer)
+    return Prepared(profile, concrete, runtime, spec, wanted, standing, why_not, answer)
 
 
 def _standing(ctx: Context, wanted: Wanted, tell: Tell) -> tuple[Standing | None, str]:

@@ -32,7 +32,7 @@ class Weighed:
 
 def weigh(ctx: Context, prepared: Prepared) -> Weighed:
     """Forecast the verdict of a prepared start. Never raises: `problem` says what was not known."""
-    profile, runtime = prepared.profile, prepared.runtime
+    profile, runtime = prepared.concrete, prepared.runtime
     if not loader_config(profile).uses_cache:
         return Weighed(forecast_weights(EngineAsks(uses_cache=False), {}))
     answer = msgspec.to_builtins(prepared.check) if prepared.check is not None else {}
