@@ -118,8 +118,8 @@ class LazyFeed:
     def start(self, callback: Callable[[Snapshot], None]) -> None:
         from engine_ctl.observe.sampler import Sampler
         from engine_ctl.operations.context import Context
+        from engine_ctl.operations.resuming import resume_in_background
         from engine_ctl.operations.runs import adopt_orphans
-        from engine_ctl.operations.swapping import resume_in_background
 
         ctx = Context()
         adopt_orphans(ctx)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import getpass
 import os
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from engine_ctl.model import Event
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, choose
 from engine_ctl.state import events
 from engine_ctl.state.store import Store
-from profiles.loading import ProfileStore, Resolved
-from profiles.schema import ArgumentSchema, for_version
+
+if TYPE_CHECKING:
+    from profiles.loading import ProfileStore, Resolved
+    from profiles.schema import ArgumentSchema
 
 
 def who() -> str:
@@ -36,6 +39,8 @@ class Context:
 
     @cached_property
     def profiles(self) -> ProfileStore:
+        from profiles.loading import ProfileStore
+
         return ProfileStore(self.dirs.profiles)
 
     @cached_property
@@ -48,6 +53,8 @@ class Context:
 
     def schema_for(self, runtime: Runtime | None) -> ArgumentSchema:
         """The arguments of that runtime: as read from it, else as shipped for the nearest."""
+        from profiles.schema import for_version
+
         version = runtime.version if runtime else None
         return for_version(version, self.dirs.cache)
 

@@ -9,8 +9,8 @@ from engine_ctl.model import Phase, UnitView
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.resuming import resume_in_background
 from engine_ctl.operations.runs import adopt_orphans
-from engine_ctl.operations.swapping import resume_in_background
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.liveness import look
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
 from collections.abc import Callable
 
 from engine_ctl.errors import NotFound, StokerError
@@ -12,7 +9,7 @@ from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import run_of
 from engine_ctl.state.store import Run
-from engine_ctl.swap import execute, journal
+from engine_ctl.swap import execute
 from engine_ctl.swap.journal import SwapRecord
 from profiles.diff import diff
 from profiles.loading import Resolved
@@ -52,22 +49,3 @@ def undo(ctx: Context, unit: str, tell: Tell) -> SwapRecord:
 def resume(ctx: Context, unit: str, tell: Tell) -> SwapRecord | None:
     ctx.store.load(unit)
     return execute.resume(ctx, unit, tell)
-
-
-def resume_in_background(ctx: Context) -> list[str]:
-    """Let processes of their own go on with interrupted swaps; the units concerned.
-
-    Every command that looks calls this, so that a killed `stoker` is mended by the next one.
-    """
-    units = []
-    for record in journal.unfinished(ctx.store):
-        with contextlib.suppress(OSError):
-            subprocess.Popen(
-                [sys.executable, "-m", "console.main", "swap", record.unit, "--resume"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            units.append(record.unit)
-    return units
