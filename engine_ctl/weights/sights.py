@@ -182,6 +182,29 @@ def ranks_gone(sight: DaemonSight) -> tuple[RankKey, ...]:
     )
 
 
+def lost_ranks(sight: DaemonSight) -> tuple[RankKey, ...]:
+    """Ranks of a ready daemon that nobody serves any more, by a look that asks nobody: cheap
+    enough for every tick of an observer. vLLM's launcher says nothing when it loses a rank."""
+    if not sight.ready:
+        return ()
+    looks = (
+        (key, sockets.look(key.socket, strict=False)) for key in sight.record.keys if key.socket
+    )
+    return tuple(
+        key for key, facts in looks if facts.socket.kind == "missing" or facts.listening is False
+    )
+
+
+def partial(sight: DaemonSight, gone: Sequence[RankKey]) -> Reason:
+    """What to say when ranks of a daemon are gone."""
+    names = ", ".join(f"{key.role} {key.rank}" for key in gone)
+    return Reason(
+        "wc_daemon_partial",
+        f"engines on these ranks will load from disk: reload {sight.unit}",
+        f"rank {names} of {len(sight.record.keys)} is gone",
+    )
+
+
 def complete(sight: DaemonSight) -> tuple[Phase | None, Reason | None]:
     """Phase and trouble of a daemon. Ready is said only when every rank's socket answers; a lost
     rank (which vLLM's launcher does not report) is `wc_daemon_partial`."""
@@ -189,12 +212,7 @@ def complete(sight: DaemonSight) -> tuple[Phase | None, Reason | None]:
         return sight.phase, None
     gone = ranks_gone(sight)
     if gone:
-        names = ", ".join(f"{key.role} {key.rank}" for key in gone)
-        return sight.phase or Phase.READY, Reason(
-            "wc_daemon_partial",
-            f"engines on these ranks will load from disk: reload {sight.unit}",
-            f"rank {names} of {len(sight.record.keys)} is gone",
-        )
+        return sight.phase or Phase.READY, partial(sight, gone)
     asked = [s for s in sight.record.sockets if s in sight.statuses]
     hung = [s for s in asked if sight.statuses[s].state in ("silent", "garbage", "unsafe")]
     if hung:

@@ -84,7 +84,9 @@ def test_tensor_parallel_pair(here: Bench) -> None:
 
     lost = sight.record.sockets[1]
     segments = [_segment_of(path) for path in sight.record.sockets]
+    assert sights.lost_ranks(sight) == ()
     _kill(_owner(lost))
+    assert [key.rank for key in sights.lost_ranks(sight)] == [1]
     _, trouble = sights.complete(daemons.ask(sight))
     assert trouble is not None and trouble.category == "wc_daemon_partial"
     assert "rank target 1 of 2" in trouble.line

@@ -144,6 +144,11 @@ def test_a_rank_that_hangs_is_said(state: str) -> None:
     assert trouble is not None and trouble.line == state
 
 
+def test_lost_ranks_by_a_look() -> None:
+    assert [key.rank for key in sights.lost_ranks(_sight())] == [0, 1]
+    assert sights.lost_ranks(_sight(ready=False)) == ()
+
+
 def test_clients() -> None:
     uses = [
         _use(),
