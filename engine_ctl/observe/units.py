@@ -20,6 +20,7 @@ from engine_ctl.model import (
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.phase import note_of, phase_of
 from engine_ctl.observe.telling import tail_tells
+from engine_ctl.state import doing
 from engine_ctl.state.records import RunSpec, UnitRecord
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise.liveness import Liveness, gather, judge
@@ -65,6 +66,7 @@ class UnitWatch:
         self._answered: tuple[float, float] | None = None
         self._settled = False
         self._statistics: tuple[bytes, float] | None = None
+        self._doing: str | None = None
 
     # ------------------------------------------------------------------ looking
 
@@ -72,6 +74,7 @@ class UnitWatch:
         """The unit's current run and whether it lives. Damaged records become `problem`."""
         self.record = record
         self.problem = ""
+        self._doing = doing.read(self._store, self.unit)
         try:
             run = self._store.current(self.unit)
             if run != self.run:
@@ -156,7 +159,11 @@ class UnitWatch:
         run, spec, life = self.run, self.spec, self.life
         if run is None or spec is None or life is None:
             return UnitView(
-                self.unit, kind, profile, note=self.problem, run=None if run is None else run.id
+                self.unit,
+                kind,
+                profile,
+                note=self.problem or self._doing or "",
+                run=None if run is None else run.id,
             )
         load = self.load(now, wall)
         if self._remember:
@@ -194,7 +201,7 @@ class UnitWatch:
             drift=self.drift,
             cause=self.facts.cause if self.facts is not None and life.ended else None,
             hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
-            note=self.problem or note_of(life, phase, kind, healthy, error),
+            note=self.problem or self._doing or note_of(life, phase, kind, healthy, error),
             runtime=spec.runtime,
         )
 

@@ -20,6 +20,7 @@ from engine_ctl.operations.planning import (
 )
 from engine_ctl.operations.runs import is_live
 from engine_ctl.runtimes.store import Runtime, missing
+from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
@@ -100,7 +101,7 @@ def start(ctx: Context, unit: str, profile: str | None = None, tell: Tell = lamb
     """
     record = unit_for(ctx, unit, profile)
     resolved = ctx.profiles.load(record.profile)
-    with ctx.store.lock(unit):
+    with ctx.store.lock(unit), doing(ctx.store, unit, "preparing the start", tell) as tell:
         current = ctx.store.current(unit)
         if current is not None and is_live(current):
             raise Busy(f"unit {unit} runs already ({current.id}); use: stoker restart {unit}")

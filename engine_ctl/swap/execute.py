@@ -25,6 +25,7 @@ from engine_ctl.operations.lifecycle import (
 from engine_ctl.operations.planning import Endpoint, model_problem, refuse_if
 from engine_ctl.operations.runs import is_live
 from engine_ctl.runtimes.store import Runtime, choose, missing
+from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
@@ -54,7 +55,7 @@ def swap(
     Raises Failed, Busy or Usage before the running engine is touched when the new configuration
     cannot start; afterwards the outcome is in the returned record.
     """
-    with ctx.store.lock(unit):
+    with ctx.store.lock(unit), doing(ctx.store, unit, f"{what}: checking", tell) as tell:
         record = ctx.store.load(unit)
         _go_on_first(ctx, unit, tell)
         current = ctx.store.current(unit)
