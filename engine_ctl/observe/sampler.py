@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine_ctl.errors import Failed
 from engine_ctl.hardware.readings import GpuSource
@@ -63,6 +64,7 @@ class Sampler:
         self._runtime_problems: tuple[str, ...] = ()
         self._events: tuple[Event, ...] = ()
         self._events_stamp: tuple[int, int] | None = None
+        self._last: Snapshot | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -102,9 +104,9 @@ class Sampler:
             return self.sample_once()
         except Exception as error:
             _log.exception("sampling failed")
-            text = f"sampling failed: {type(error).__name__}: {error}"
-            host = HostView("", 0, None, 0, 0)
-            return Snapshot(at=self._wall(), host=host, problems=(text,))
+            text = f"sampling failed, figures are old: {type(error).__name__}: {error}"
+            last = self._last or Snapshot(at=self._wall(), host=HostView("", 0, None, 0, 0))
+            return replace(last, problems=(text,))
 
     # ------------------------------------------------------------------ one sample
 
@@ -132,7 +134,7 @@ class Sampler:
             view = watch.view(now, wall)
             held = machine.by_run.get(view.run or "")
             views.append(view if held is None else with_memory(view, *held))
-        return Snapshot(
+        self._last = Snapshot(
             at=wall,
             host=machine.host,
             units=tuple(views),
@@ -146,6 +148,7 @@ class Sampler:
                 *self._runtime_problems,
             ),
         )
+        return self._last
 
     def history(self, unit: str, metric: str, seconds: int = HOUR) -> tuple[float, ...]:
         """Up to an hour of one metric (metrics.window.HISTORY), a value a second, NaN where

@@ -376,18 +376,18 @@ def test_the_thread_samples_until_it_is_stopped(written: Written) -> None:
 
 
 def test_a_failing_sample_is_said_and_the_next_one_works(written: Written) -> None:
+    written.unit("chat")
     seen: list[Snapshot] = []
     sampler = Sampler(written.dirs, NO_GPUS, interval=0.01)
-    os.chmod(written.dirs.units, 0)
-    if os.geteuid() == 0:
-        os.rename(written.dirs.units, written.dirs.state / "away")
     sampler.start(seen.append)
     until(lambda: seen, "a snapshot")
-    assert seen[0].problems[0].startswith("sampling failed")
-    if os.geteuid() == 0:
-        os.rename(written.dirs.state / "away", written.dirs.units)
-    os.chmod(written.dirs.units, 0o700)
-    until(lambda: seen[-1].problems == (), "a good snapshot")
+    away = written.dirs.state / "away"
+    os.rename(written.dirs.units, away)
+    until(lambda: seen[-1].problems, "a problem")
+    assert seen[-1].problems[0].startswith("sampling failed, figures are old: FileNotFoundError")
+    assert [unit.unit for unit in seen[-1].units] == ["chat"]
+    os.rename(away, written.dirs.units)
+    until(lambda: not seen[-1].problems, "a good snapshot")
     sampler.stop()
 
 
