@@ -8,6 +8,7 @@ however their owners ended: nothing is left to clean up.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -18,6 +19,7 @@ from typing import Any
 PAGE = mmap.PAGESIZE
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _MAP_NORESERVE = 0x4000
+_MFD_NOEXEC_SEAL = 0x8
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +40,14 @@ class SegmentWriter:
     """Appends buffers to a new memfd, each at a page boundary."""
 
     def __init__(self, name: str) -> None:
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        try:
+            # Kernels with vm.memfd_noexec=2 (6.3 on) refuse anything else.
+            self.fd = os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.fd = os.memfd_create(name, flags)
         self.size = 0
 
     def append(self, data: memoryview) -> int:

@@ -45,6 +45,22 @@ def test_a_sealed_segment_cannot_change_or_shrink() -> None:
     os.close(fd)
 
 
+def test_a_kernel_that_does_not_know_noexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    create, asked = os.memfd_create, []
+
+    def older(name: str, flags: int) -> int:
+        asked.append(flags)
+        if flags & segment._MFD_NOEXEC_SEAL:
+            raise OSError(errno.EINVAL, "unknown flag")
+        return create(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", older)
+    fd, _ = _segment(b"weights")
+    segment.check_segment(fd, 7)
+    assert len(asked) == 2
+    os.close(fd)
+
+
 def test_what_is_no_segment_is_refused(tmp_path: Path) -> None:
     fd, _ = _segment(b"weights")
     with pytest.raises(ValueError, match="were promised"):
