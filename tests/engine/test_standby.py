@@ -303,7 +303,7 @@ def test_five_engines_in_a_row_do_not_grow_the_standby(
     assert sizes[-1] - sizes[0] < 8 << 20, sizes
     standby = client.hello()
     assert len(os.listdir(f"/proc/{standby.pid}/fd")) < 20
-    assert procs.descendants([standby.pid], procs.table(), ()) == set()
+    until(lambda: procs.descendants([standby.pid], procs.table(), ()) == set(), "shims are reaped")
 
 
 def test_an_engine_that_fails_leaves_words_and_no_process(
@@ -382,6 +382,18 @@ def test_there_is_one_standby_for_one_environment(
 def test_no_memory_no_standby(store: Store, wanted: Wanted, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="no standby: it needs"):
         lifecycle.ensure(Store(dirs_in(tmp_path)), wanted, memory=(1 << 30, 64 << 30))
+
+
+def test_a_host_short_of_memory_loses_its_standbys_and_no_engine(
+    standing: Standing, engines: Engines, store: Store
+) -> None:
+    run = engines.run()
+    lifecycle.become(standing, run)
+    assert lifecycle.trim(store, memory=(8 << 30, 16 << 30)) == []
+    assert lifecycle.trim(store, memory=(1 << 30, 16 << 30)) == [standing.unit]
+    assert lifecycle.find(store, standing.identity) is None
+    engines.ready(run)
+    assert engines.complete()
 
 
 def test_an_engine_survives_the_death_of_its_standby(
