@@ -129,26 +129,9 @@ def _command(export: Export, service: dict[str, Any], words: list[str], program:
         service["entrypoint"] = program
         service["command"] = [quoting.compose(word) for word in words]
         return
-    text = one_line(export, words, " ".join(program))
+    text = one_line(export, words, " ".join(program), quoting.shell_in_compose)
     service["entrypoint"] = ["/bin/sh", "-c"]
-    service["command"] = [_shell_text(text)]
-
-
-def _shell_text(text: str) -> str:
-    """Shell text inside compose: its own references are left to compose, other dollars doubled."""
-    out = ""
-    for piece in parse(text):
-        if isinstance(piece, Command):
-            out += "$$(" + piece.text.replace("$", "$$") + ")"
-        else:
-            out += quoting.compose(_again(piece))
-    return out
-
-
-def _again(piece: Any) -> str:
-    from profiles.importing.references import render
-
-    return render([piece])
+    service["command"] = [text]
 
 
 def _environment(export: Export, service: dict[str, Any]) -> None:

@@ -116,4 +116,4 @@ def _misread(value: Any) -> bool:
         return any(map(_misread, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_misread, value))
-    return isinstance(value, str) and not has_references(value) and has_references(_text(value))
+    return isinstance(value, str) and _text(value) != value

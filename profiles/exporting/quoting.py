@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 
-from profiles.importing.references import Command, Literal, Reference, parse
+from profiles.importing.references import Command, Literal, Reference, parse, render
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./~-]+\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
 
 
 def shell(text: str) -> str:
@@ -15,12 +15,7 @@ def shell(text: str) -> str:
     pieces = parse(text)
     if all(isinstance(piece, Literal) for piece in pieces):
         plain = "".join(p.text for p in pieces if isinstance(p, Literal))
-        return (
-            plain
-            if re.fullmatch(r"[A-Za-z0-9_@%+:,./-]+|[A-Za-z0-9_@%+=:,./-]*[^=]", plain)
-            and (_PLAIN.match(plain) and not plain.startswith("~"))
-            else shlex.quote(plain)
-        )
+        return plain if _PLAIN.match(plain) else shlex.quote(plain)
     out = ""
     for piece in pieces:
         if isinstance(piece, Literal):
@@ -29,6 +24,20 @@ def shell(text: str) -> str:
             out += "${" + piece.name + piece.rest + "}"
         else:
             out += "$(" + piece.text + ")"
+    return f'"{out}"'
+
+
+def shell_in_compose(text: str) -> str:
+    """One word for a shell that compose starts: references are compose's, commands the shell's."""
+    pieces = parse(text)
+    if all(isinstance(piece, Literal) for piece in pieces):
+        return shell(text).replace("$", "$$")
+    out = ""
+    for piece in pieces:
+        if isinstance(piece, Literal):
+            out += re.sub(r'([\\"$`])', r"\\\1", piece.text).replace("$", "$$")
+        else:
+            out += compose(render([piece]))
     return f'"{out}"'
 
 

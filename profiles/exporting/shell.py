@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from profiles.exporting.command import Export, env_text
 from profiles.exporting.quoting import shell
 from profiles.model import EnvRef
@@ -45,14 +47,19 @@ def _wrapped(words: list[str]) -> str:
     return " \\\n  ".join(" ".join(row) for row in rows)
 
 
-def one_line(export: Export, words: list[str], command: str = "vllm serve") -> str:
+def one_line(
+    export: Export,
+    words: list[str],
+    command: str = "vllm serve",
+    quote: Callable[[str], str] = shell,
+) -> str:
     """The text for `sh -c`, where a format without a shell needs one."""
     setting = [
-        f"export {name}={shell(env_text(value))}"
+        f"export {name}={quote(env_text(value))}"
         for name, value in export.environment(gpus=False).items()
         if needs_shell(name, value)
     ]
-    return "; ".join([*setting, f"exec {command} " + " ".join(shell(word) for word in words)])
+    return "; ".join([*setting, f"exec {command} " + " ".join(quote(word) for word in words)])
 
 
 def needs_shell(name: str, value: str | EnvRef) -> bool:

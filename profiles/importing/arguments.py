@@ -67,7 +67,7 @@ class _Reader:
         config = self._config(words)
         if config is not None:
             self.in_config = True
-            self._walk(config_words(config, self.out.notes))
+            self._walk(config_words(config, self.out.notes, self.schema))
             self.in_config = False
             self.given = set()
         self._walk(words)
@@ -396,15 +396,15 @@ def _plain_number(value: str) -> Any:
     return int(value) if _INT.match(value) and value != "-0" else value
 
 
-def config_words(text: str, notes: list[str]) -> list[str]:
+def config_words(text: str, notes: list[str], schema: ArgumentSchema) -> list[str]:
     """A `--config` file as the words that vLLM makes of it. Raises yaml.YAMLError."""
     data = yaml.safe_load(text.removeprefix("\ufeff"))
     if not isinstance(data, dict):
         return []
-    return mapping_words(data, notes)
+    return mapping_words(data, notes, schema)
 
 
-def mapping_words(data: Mapping[Any, Any], notes: list[str]) -> list[str]:
+def mapping_words(data: Mapping[Any, Any], notes: list[str], schema: ArgumentSchema) -> list[str]:
     words: list[str] = []
     for key, value in data.items():
         option = f"--{key}"
@@ -416,17 +416,29 @@ def mapping_words(data: Mapping[Any, Any], notes: list[str]) -> list[str]:
             )
             words.append(f"{option}=false")
         elif isinstance(value, list):
-            if value:
+            argument = schema.find(str(key))
+            if argument is not None and argument.kind == "json" and not argument.many:
+                notes.append(f"{key}: vLLM wants a list here as quoted JSON; it became one")
+                words += [option, json.dumps(_leaves(value))]
+            elif value:
                 words += [option, *(_config_item(item) for item in value)]
         elif isinstance(value, dict):
-            words += [option, _text(json.dumps(value))]
+            words += [option, json.dumps(_leaves(value))]
         else:
             words.append(f"{option}={_text(str(value))}")
     return words
 
 
 def _config_item(item: Any) -> str:
-    return _text(json.dumps(item) if isinstance(item, dict) else str(item))
+    return json.dumps(_leaves(item)) if isinstance(item, dict) else _text(str(item))
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _leaves(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_leaves(item) for item in value]
+    return _text(value) if isinstance(value, str) else value
 
 
 def _text(text: str) -> str:

@@ -78,7 +78,7 @@ def take_invocation(draft: Draft, found: Invocation) -> None:
     elif found.program != "vllm":
         draft.origin["program"] = found.program
         draft.note(f"{found.program}: which vLLM runs is the profile's runtime, not a path")
-    launcher = [w for w in found.launcher if w not in ("nohup", "exec")]
+    launcher = [w for w in found.launcher if w != "nohup"]
     if launcher:
         draft.origin["launcher"] = launcher
         draft.note(f"launcher: {' '.join(launcher)}")

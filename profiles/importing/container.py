@@ -26,7 +26,9 @@ def entry_command(draft: Draft, entrypoint: list[str] | None, command: list[str]
             raise Usage(
                 f"entrypoint {' '.join(entrypoint)!r} starts no `vllm serve` or `vllm preload`"
             )
-        found = Invocation("serve", command)
+        # Some images start `vllm` itself and are given the sub-command.
+        given = command[0] if command and command[0] in ("serve", "preload") else None
+        found = Invocation(given or "serve", command[1:] if given else command)
     if found.what == "preload":
         draft.preload_words = found.words
         draft.env |= found.env

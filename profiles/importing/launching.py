@@ -16,6 +16,7 @@ tee sed awk watch ls man rm touch ps test [ [[ cd source . mkdir cp mv hf huggin
 return exit function systemctl journalctl
 """
 TALKERS = frozenset(_TALKERS.split())
+_NEUTRAL = ("$", "#", ">", "exec", "eval", "command", "and", "time", "builtin")
 
 
 @dataclass
@@ -55,7 +56,17 @@ def prefix(words: list[str]) -> tuple[list[str], dict[str, str]]:
             continue
         if valued:
             valued = ""
-        elif settable and word in ("$", "#", ">", "exec", "command", "and", "time", "builtin"):
+        elif settable and word in (
+            "$",
+            "#",
+            ">",
+            "exec",
+            "eval",
+            "command",
+            "and",
+            "time",
+            "builtin",
+        ):
             continue
         elif word.startswith("-"):
             valued = word if settable and word in ("-u", "-g", "-C", "-D", "-h", "-p", "-U") else ""
@@ -88,6 +99,10 @@ def find_invocation(words: list[str]) -> Invocation | None:
                 continue
         elif name == "vllm" and following[:1] and following[0] in ("serve", "preload"):
             found = Invocation(following[0], following[1:], word)
+        elif word.endswith("#vllm") and following[:2] == ["--", "serve"]:
+            found = Invocation("serve", following[2:])
+        elif word == "-m" and following[:1] and following[0] in SERVER_MODULES:
+            found = Invocation("server", following[1:])
         elif re.fullmatch(r"python[0-9.]*|\$\{PYTHON[^}]*\}", name):
             found = _python(word, following)
         if found is not None:

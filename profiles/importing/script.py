@@ -6,9 +6,11 @@ here-documents, fish `set -x`, PowerShell variables. Everything else is kept as 
 
 from __future__ import annotations
 
+import ast
 import itertools
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine_ctl.errors import Usage
@@ -229,6 +231,9 @@ class Evaluator:
             piece = part.piece
             if place == 0 and isinstance(piece, Literal):
                 piece = Literal(piece.text[skip:])
+                if piece.text.startswith("~/"):
+                    pieces.append(Reference("HOME"))
+                    piece = Literal(piece.text[1:])
             pieces += self._expanded(piece)
         return list(merge(pieces))
 
@@ -260,6 +265,9 @@ class Evaluator:
     def _expanded(self, piece: Piece) -> Text:
         """A piece with what the script itself defines filled in; secrets stay references."""
         if isinstance(piece, Command):
+            number = arithmetic(piece.text, self._numbers())
+            if number is not None:
+                return (Literal(str(number)),)
             shown = re.fullmatch(r"\s*(?:cat|<)\s+([^\s|;&]+)\s*", piece.text)
             content = self.file(shown[1].strip("\"'")) if shown else None
             return (piece,) if content is None else (Literal(content.rstrip("\n")),)
@@ -289,6 +297,10 @@ class Evaluator:
         if match and match[1][-1] == "-":
             return (Reference(piece.name, match[1] + render(self._nested(match[2]))),)
         return (piece,)
+
+    def _numbers(self) -> dict[str, int]:
+        known = {name: render(value) for name, value in self.variables.items()}
+        return {name: int(text) for name, text in known.items() if text.isdecimal()}
 
     def _nested(self, text: str) -> Text:
         return merge(p for piece in parse(text) for p in self._expanded(piece))
@@ -395,6 +407,9 @@ class Evaluator:
             return self._inner(plain, env, statement)
         found.env = env | found.env
         found.line = statement.line
+        if found.what != "container":
+            found.words = [home(word) for word in found.words]
+            found.program = home(found.program)
         return found
 
     def _inner(
@@ -434,6 +449,43 @@ class Evaluator:
             self.result.secrets |= script.secrets
             return found
         return None
+
+
+def arithmetic(text: str, numbers: Mapping[str, int]) -> int | None:
+    """The value of `$((…))` with whole numbers and known names; None for anything else."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return None
+    try:
+        root = ast.parse(text[1:-1].strip().replace("$", ""), mode="eval").body
+        return _value_of(root, numbers)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+        return None
+
+
+def _value_of(node: ast.expr, numbers: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return numbers[node.id]
+    if isinstance(node, ast.BinOp):
+        left, right = _value_of(node.left, numbers), _value_of(node.right, numbers)
+        match node.op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                return left * right
+            case ast.Div():
+                return int(left / right)
+            case ast.Mod():
+                return left % right
+    raise ValueError
+
+
+def home(word: str) -> str:
+    """A shell's `~/` at the start of a word; a container's volumes keep theirs."""
+    return "${HOME}" + word[1:] if word == "~" or word.startswith("~/") else word
 
 
 def unescaped(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ import yaml
 from engine_ctl.errors import Usage
 from profiles.argv import serve_argv
 from profiles.exporting import EXPORTS, export_profile
-from profiles.importing import import_profile
+from profiles.importing import document, import_profile
+from profiles.loading import ProfileStore
 from profiles.model import EnvRef, Preload, Profile, Restart, Stop
 from profiles.schema import shipped
 from tests.unit.test_import_commands import SHAPES
@@ -99,6 +101,17 @@ def test_imports_come_back_from_every_kind(shape: str, kind: str) -> None:
 def test_the_least_profile(kind: str) -> None:
     same(Profile(name="m", model="acme/m"), kind)
     same(Profile(name="m", model="acme/m", host="::1", port=1234), kind)
+
+
+@pytest.mark.parametrize("shape", ENGINES)
+def test_an_import_is_a_profile_file(shape: str, tmp_path: Path) -> None:
+    profile = import_profile(ENGINES[shape]).profile
+    if not profile.model:
+        return
+    path = tmp_path / f"{profile.name}.yaml"
+    path.write_text(yaml.safe_dump(document(profile), sort_keys=False))
+    found = ProfileStore(tmp_path).load(path).profile
+    assert msgspec.structs.replace(found, path=None) == profile
 
 
 SECRETS = Profile(

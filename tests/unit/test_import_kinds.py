@@ -74,6 +74,13 @@ def test_a_script_is_followed_to_the_start() -> None:
         ("python3 -u -m vllm.entrypoints.openai.api_server --model acme/m --port 1234", []),
         ("python -m vllm.entrypoints.cli.main serve acme/m --port 1234", []),
         ("bash -lc 'cd /x && exec vllm serve acme/m --port 1234'", []),
+        ("docker exec -it c vllm serve acme/m --port 1234", ["docker", "exec", "-it", "c"]),
+        ("nix run nixpkgs#vllm -- serve acme/m --port 1234", None),
+        (
+            "accelerate launch -m vllm.entrypoints.openai.api_server --model acme/m --port 1234",
+            ["accelerate", "launch"],
+        ),
+        ("N=1200; vllm serve acme/m --port $((N + 34))", []),
         ("tmux new -d -s llm 'vllm serve acme/m --port 1234'", None),
         ('ssh box "vllm serve acme/m --port 1234"', ["ssh", "box"]),
         ("$ vllm serve acme/m --port 1234", []),
@@ -119,6 +126,14 @@ def test_a_dollar_that_is_no_reference() -> None:
         "vllm serve m --chat-template 'a $5 ${X} $(y)' --tokenizer \"\\$HOME\"", "shell"
     )
     assert profile.args == {"chat_template": "a $5 $${X} $$(y)", "tokenizer": "$HOME"}
+
+
+def test_the_home_directory_is_the_shells() -> None:
+    profile = profile_of("HF_HOME=~/hf ~/v/bin/vllm serve ~/models/m --tokenizer=~/t", "shell")
+    assert profile.model == "${HOME}/models/m"
+    assert profile.env == {"HF_HOME": "${HOME}/hf"}
+    assert profile.args == {"tokenizer": "~/t"}
+    assert profile.origin["program"] == "${HOME}/v/bin/vllm"
 
 
 def test_a_comment_ends_a_continued_command() -> None:
@@ -204,6 +219,7 @@ def test_docker_options_in_their_variants() -> None:
 
 
 def test_docker_model_without_its_option_and_inner_shell() -> None:
+    assert profile_of("docker run img serve acme/m --port 9000", "docker").model == "acme/m"
     assert profile_of("docker run img acme/m --port 9000", "docker").model == "acme/m"
     inner = profile_of(
         'docker run --entrypoint bash img -c "pip install x && exec vllm serve acme/m --port 9000"',
@@ -390,6 +406,7 @@ def test_config_file_traps() -> None:
         "model: acme/m\nenable-chunked-prefill: false\nno-enable-prefix-caching: true\n"
         'lora-modules: [\'a=b\', \'{"name":"x","path":"y"}\']\nhf_overrides: {a: 1}\n'
         "limit-mm-per-prompt: {image: 4}\nmax-model-len: 32k\nrevision: 1e3\n"
+        "allowed-origins: ['*']\n"
     )
     assert found.kind == "config"
     assert found.profile.args == {
@@ -400,6 +417,7 @@ def test_config_file_traps() -> None:
         "limit_mm_per_prompt": {"image": 4},
         "max_model_len": "32k",
         "revision": "1e3",
+        "allowed_origins": ["*"],
     }
     assert any("enable-chunked-prefill: false: vLLM drops it" in t for t in found.unrepresented)
 
