@@ -175,8 +175,11 @@ class StokerApp(App[None]):
 
     def open_log(self, unit: str, run: str | None = None, offset: int | None = None) -> None:
         """Open the whole log of the unit's run (None: the current one), at a byte offset."""
-        from console.screens.log import LogScreen
-
+        try:
+            from console.screens.log import LogScreen
+        except ModuleNotFoundError:
+            self.say(f"stoker logs {unit} -f shows the whole log", "warn")
+            return
         self.push_screen(LogScreen(unit, run, offset))
 
     def say(self, text: str, style: str = "") -> None:

@@ -95,9 +95,7 @@ class EditorScreen(StokerScreen):
         self.area.read_only = detail.summary.builtin
         self.area.focus()
         if detail.summary.builtin:
-            text = (
-                " built in: read-only. [c] on the profile list makes one of yours that extends it."
-            )
+            text = " built in: read-only. [c] on the list makes one of yours that extends it."
             self._note = line(Span(text, "info"))
 
     # Showing

@@ -27,11 +27,11 @@ def items(kernels: Sequence[KernelChoice], cells: int) -> list[Item]:
 def _choice(kernel: KernelChoice, widest: int, cells: int) -> list[Line]:
     sign = Span("⚠ ", "warn") if kernel.slower else Span("  ")
     what = Span(f"{clean(kernel.what):<{widest}}  ", "muted")
-    lines: list[Line] = [
-        clip_line((Span("  "), sign, what, Span(clean(kernel.choice), "bold")), cells)
-    ]
     indent = " " * (widest + 6)
     room = max(cells - len(indent) - 1, 20)
+    first, *rest = wrap(clean(kernel.choice), room) or ["–"]
+    lines: list[Line] = [clip_line((Span("  "), sign, what, Span(first, "bold")), cells)]
+    lines += [line(Span(indent + text, "bold")) for text in rest]
     lines += [line(Span(indent + text, "warn")) for text in wrap(clean(kernel.slower), room)]
     if kernel.line:
         lines += [line(Span(indent + text, "dim")) for text in wrap(clean(kernel.line), room, 2)]

@@ -125,7 +125,7 @@ def machine(snapshot: Snapshot, cells: int, limit: int) -> list[Line]:
     gpus = list(snapshot.gpus)
     if not gpus:
         lines = [host_line(snapshot.host, cells)]
-        if snapshot.host.nvml_note and limit > 7:
+        if snapshot.host.nvml_note and limit > 9:
             lines.append(_note(snapshot.host.nvml_note, cells))
         return lines[:limit]
     if len(gpus) > limit:

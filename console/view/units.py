@@ -173,7 +173,8 @@ def _instead_of_load(unit: UnitView, room: int) -> Line:
     if unit.phase is Phase.ORPHANED:
         return line(Span("shim gone, engine alive", "warn"))
     if unit.kind is not Kind.ENGINE or unit.phase in (None, Phase.EXITED):
-        return line(Span(clean(unit.note), "" if unit.phase is Phase.READY else "muted"))
+        up = f"up {n.age(unit.uptime_s)}" if unit.uptime_s is not None else ""
+        return line(Span(clean(unit.note) or up, "" if unit.phase is Phase.READY else "muted"))
     if unit.phase is Phase.SLEEPING and unit.note:
         return line(Span(clean(unit.note), "info"))
     return ()

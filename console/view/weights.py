@@ -11,7 +11,7 @@ from console.view.units import SIGNS
 from engine_ctl.answers import DaemonField, DaemonView
 
 COLUMNS = (
-    Column("name", "daemon", 12),
+    Column("name", "daemon", 16),
     Column("gpu", "gpu", 4, True),
     Column("role", "role", 7, priority=2),
     Column("phase", "state", 12),
@@ -40,7 +40,7 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         elif daemon.last_fallback:
             text = f"     └ last fall back: {clean(daemon.last_fallback)}"
             lines.append(clip_line(line(Span(text, "warn")), cells))
-        if daemon.socket_state and not daemon.socket_state.endswith("ok"):
+        if daemon.socket_state and not _good(daemon):
             text = f"     └ ✗ socket {clean(daemon.socket_state)}: {clean(daemon.socket or '–')}"
             lines.insert(1, clip_line(line(Span(text, "error")), cells))
         found.append(Item(daemon.name, tuple(lines)))
@@ -53,7 +53,7 @@ def _daemon(daemon: DaemonView, columns: Sequence[Column]) -> Line:
         sign, style = "○", "muted"
     elif daemon.phase in SIGNS:
         sign, style = SIGNS[daemon.phase]
-    good = daemon.socket_state.endswith("ok")
+    good = _good(daemon)
     name = (daemon.socket or "–").rsplit("/", 1)[-1]
     socket = [Span("…" + clean(name)[-13:] if len(name) > 14 else clean(name))]
     if daemon.socket_state:
@@ -70,6 +70,11 @@ def _daemon(daemon: DaemonView, columns: Sequence[Column]) -> Line:
         "since": n.age(daemon.since_s),
     }
     return (Span(f" {sign} ", style), *row(columns, values))
+
+
+def _good(daemon: DaemonView) -> bool:
+    """`0600 ok`, `0600 ok, serving`; anything else says what is wrong with the socket."""
+    return daemon.socket_state.split(",")[0].endswith("ok")
 
 
 def fingerprint(daemon: DaemonView, cells: int) -> list[Line]:

@@ -158,7 +158,7 @@ DAEMONS = (
         Phase.READY,
         15 * GIB,
         "/run/user/1000/stoker/wc/vllm-weights-6d976da9.sock",
-        "0600 ok",
+        "0600 ok, serving",
         ("chat-8b/18",),
         10800,
         (
