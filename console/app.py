@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from console.operations import Operations, SnapshotFeed
     from engine_ctl.model import Snapshot, UnitView
 
+# How long the console's own last word stays before the events have its line again.
+_MESSAGE_S = 60.0
+
 
 def _palette() -> type[Provider]:
     from console.palette import ActionProvider
@@ -68,6 +71,7 @@ class StokerApp(App[None]):
         self.feed = feed
         self.snapshot: Snapshot | None = None
         self.message: Line | None = None
+        self._said_at = 0.0
         self.flows = Flows(self)
         self.animation_level = "none"
         self._wanted = select
@@ -121,6 +125,8 @@ class StokerApp(App[None]):
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         first = self.snapshot is None
         self.snapshot = replace(message.snapshot, units=ordered(message.snapshot.units))
+        if self.message and self.snapshot.at - self._said_at > _MESSAGE_S:
+            self.message = None
         if not isinstance(self.shown_screen, DeckScreen):
             self.deck.show(self.snapshot) if first else None
         self.shown_screen.show(self.snapshot)
@@ -186,6 +192,7 @@ class StokerApp(App[None]):
         """One line above the events: what the console did or could not do."""
         sign = {"error": "✗ ", "warn": "⚠ ", "ok": "✓ "}.get(style, "")
         self.message = (Span(sign + clean(text), style),) if text else None
+        self._said_at = self.snapshot.at if self.snapshot else 0.0
         self.shown_screen.again()
 
     # Threads

@@ -16,6 +16,7 @@ from console.view import profiles as view
 from console.view.spans import Line, Span, clean, clip_line, line, spread
 from console.widgets.lines import Lines
 from engine_ctl.answers import ArgumentHelp, LintFinding, ProfileDetail, ProfileSummary
+from engine_ctl.errors import Busy
 
 if TYPE_CHECKING:
     from engine_ctl.model import Snapshot
@@ -37,6 +38,7 @@ class EditorScreen(StokerScreen):
         """`new_text` is what a profile that has no file yet begins with."""
         super().__init__()
         self._new_text = new_text
+        self._overwrite = False
         self._profile = name
         self._detail: ProfileDetail | None = None
         self._saved = ""
@@ -194,18 +196,27 @@ class EditorScreen(StokerScreen):
     def action_save(self) -> None:
         if self._detail is None or self.area.read_only:
             return
-        text = self.area.text
+        text, ops = self.area.text, self.stoker.ops
+        expected = None if self._overwrite or self._new_text is not None else self._saved
+
+        def write() -> str:
+            if expected is not None and ops.profile(self._profile).text != expected:
+                raise Busy(
+                    "the file was changed by somebody else meanwhile: ^s again overwrites it"
+                )
+            return ops.profile_save(self._profile, text)
 
         def then(value: Any, error: str | None) -> None:
             if not self.is_attached:
                 return
             self._error = error
+            self._overwrite = error is not None and "^s again" in error
             if error is None:
-                self._saved = text
+                self._saved, self._new_text = text, None
                 self._note = line(Span(" ✓ saved", "ok"), Span(f" {clean(str(value))}", "muted"))
             self.again()
 
-        self.stoker.ask(lambda: self.stoker.ops.profile_save(self._profile, text), then)
+        self.stoker.ask(write, then)
 
     def action_leave(self) -> None:
         if not self.changed:

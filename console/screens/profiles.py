@@ -95,7 +95,7 @@ class ProfilesScreen(StokerScreen):
     # Showing
 
     def show(self, snapshot: Snapshot | None) -> None:
-        now = int(snapshot.at) // 3 if snapshot else 0
+        now = int(snapshot.at) // 5 if snapshot else 0
         if now != self._asked_at:
             self._asked_at = now
             self._ask_list()

@@ -276,3 +276,14 @@ async def test_deck_lines_stay_readable_beside_a_message(until: Any) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: "something happened" not in shown(app, "events"))
         assert app.screen.query_one("#log", Lines).size.height >= 1
+
+
+async def test_the_consoles_own_word_gives_way_to_events(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        app.say("done", "ok")
+        await until(pilot, lambda: "✓ done" in painted(app))
+        assert app.snapshot is not None
+        app.feed.give(replace(app.snapshot, at=app.snapshot.at + 61))  # type: ignore[attr-defined]
+        await until(pilot, lambda: "✓ done" not in painted(app))

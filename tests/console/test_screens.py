@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -238,3 +239,19 @@ async def test_a_built_in_profile_is_extended_by_one_of_ones_own(until: Any) -> 
         await until(pilot, lambda: any(c[0] == "profile_save" for c in ops.calls))
         saved = next(c for c in ops.calls if c[0] == "profile_save")
         assert saved[1] == "broken-2" and saved[2].startswith("extends: fast-iteration\n")
+
+
+async def test_a_file_that_somebody_else_changed_is_not_overwritten_unasked(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        screen = await edit(pilot, app, until)
+        await pilot.press("x")
+        other = replace(answers.detail("chat-throughput"), text="other: text\n")
+        ops.answers["profile"] = lambda name: other
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "changed by somebody else" in painted(app))
+        assert not any(c[0] == "profile_save" for c in ops.calls)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "✓ saved" in painted(app))
+        assert not screen.changed
