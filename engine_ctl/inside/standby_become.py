@@ -19,7 +19,7 @@ import time
 import types
 from typing import Any
 
-from engine_ctl.inside import standby_forker
+from engine_ctl.inside import standby_bench, standby_forker
 from engine_ctl.inside.probe_check import cuda_initialized
 from engine_ctl.inside.standby_process import (
     PR_SET_CHILD_SUBREAPER,
@@ -142,6 +142,8 @@ class Become:
         sys.argv = [executable, *order.argv]
         self.title.set(" ".join([sys.executable, *sys.argv]))
         _as_vllm_main()
+        if standby_bench.is_bench(order.argv):
+            run_to_the_end(lambda: standby_bench.body()())
         if method == "forkserver":
             standby_forker.after_start = lambda before, name: self._child(before, name)
             standby_forker.install(
@@ -162,8 +164,9 @@ class Order:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.argv = strings(request, "argv")
-        if self.argv[:1] not in (["serve"], ["preload"]):
-            raise BadRequest("request", "argv must start with serve or preload")
+        known = self.argv[:1] in (["serve"], ["preload"]) or standby_bench.is_bench(self.argv)
+        if not known:
+            raise BadRequest("request", "argv must start with serve, preload or bench serve")
         self.env = mapping(request, "env")
         self.run_dir = _path(request, "run_dir", os.path.isdir)
         self.shim = _path(request, "shim", os.path.isfile)

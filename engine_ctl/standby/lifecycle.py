@@ -37,7 +37,7 @@ READY_TIMEOUT_S = 180.0
 START_PATIENCE_S = 5.0
 SOCKET_PATH_LIMIT = 100  # of 107: sun_path of a Unix socket
 STOP = Stop(ask_s=5.0, ask_again_s=2.0, kill_s=3.0)
-KINDS = ("serve", "preload")
+KINDS = ("serve", "preload", "bench")
 
 
 @dataclass(frozen=True)
@@ -344,9 +344,10 @@ def check(store: Store, wanted: Wanted, argv: Sequence[str], *, timeout_s: float
 
 
 def command(argv: Iterable[str]) -> list[str]:
-    """The part of a command line that vLLM's own command parses: from `serve` or `preload` on."""
+    """The part of a command line that vLLM's own command parses: from `serve`, `preload` or
+    `bench` on."""
     items = list(argv)
     for position, item in enumerate(items[:8]):
         if item in KINDS:
             return items[position:]
-    raise Failed(f"not a vllm serve or preload command: {' '.join(items[:4])}")
+    raise Failed(f"not a vllm serve, preload or bench command: {' '.join(items[:4])}")

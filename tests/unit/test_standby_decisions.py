@@ -249,7 +249,7 @@ def test_two_state_directories_never_share_a_socket(tmp_path: Path) -> None:
 def test_the_part_that_vllm_parses() -> None:
     line = ["/rt/bin/python", "-m", "vllm.entrypoints.cli.main", *SERVE, "--port", "1"]
     assert command(line) == [*SERVE, "--port", "1"]
-    with pytest.raises(Failed, match="not a vllm serve or preload command"):
+    with pytest.raises(Failed, match="not a vllm serve, preload or bench command"):
         command(["sleep", "60"])
 
 

@@ -1,0 +1,1 @@
+"""Measuring engines: bench, sweep, compare, history."""

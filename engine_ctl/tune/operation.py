@@ -1,0 +1,335 @@
+"""Bench: vLLM's own benchmark against a running engine, repeated, judged and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine_ctl.errors import Busy, Failed, NotFound, StokerError
+from engine_ctl.model import Kind
+from engine_ctl.observe import facts as run_facts
+from engine_ctl.observe.units import endpoint_of
+from engine_ctl.operations import catalogue, snapshots
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.planning import Endpoint
+from engine_ctl.operations.runs import require_live
+from engine_ctl.runtimes.store import Runtime
+from engine_ctl.state.store import Run
+from engine_ctl.swap import proof
+from engine_ctl.tune import hardware, history, records
+from engine_ctl.tune.measure import Measurement, bench_unit, leftover, spec_for
+from engine_ctl.tune.progress import BenchProgress
+from engine_ctl.tune.records import BenchRecord, StartSummary
+from engine_ctl.tune.sampling import Sampler
+from engine_ctl.tune.settings import (
+    BenchSettings,
+    Target,
+    bench_words,
+    describe,
+    fitted,
+    settings,
+)
+from profiles.model import EnvRef, Profile
+
+Tell = Callable[[str], None]
+Told = Callable[[BenchProgress], None]
+
+
+def bench(
+    ctx: Context,
+    unit: str,
+    options: Mapping[str, Any] | None = None,
+    tell: Tell = lambda _: None,
+    told: Told = lambda _: None,
+) -> BenchRecord:
+    """Benchmark the unit's running engine with its profile's `bench:` section, overridden by
+    `options` (the fields of BenchSettings).
+
+    Raises NotFound when it does not run, Busy when it is being measured already, Usage for bad
+    settings, Failed when there is no result (the reason is kept in the history)."""
+    engine = require_live(ctx, unit)
+    profile = snapshots.load(engine)
+    asked = settings(profile.bench if profile is not None else {}, options or {})
+    with measuring(ctx, unit):
+        return measure(ctx, engine, asked, tell, told)
+
+
+def bench_in_words(ctx: Context, unit: str) -> str:
+    """Run the profile's benchmark against the running engine; the result in one line."""
+    return f"{unit}: {summary(bench(ctx, unit))}"
+
+
+@contextlib.contextmanager
+def measuring(ctx: Context, unit: str) -> Iterator[None]:
+    """Nobody else measures this unit meanwhile. Raises Busy, naming who does.
+
+    What an earlier, killed `stoker` left running is ended first."""
+    name = bench_unit(unit)
+    if not ctx.store.exists(name):
+        with contextlib.suppress(Busy):
+            ctx.store.create(name, Kind.BENCH, unit, ctx.by)
+    path = ctx.store.unit_dir(name) / "bench.lock"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Failed(f"cannot open {path}: {error.strerror or error}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 100, 0).decode(errors="replace").strip()
+            raise Busy(f"unit {unit} is being measured by {holder or 'somebody'}") from None
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{ctx.by} (pid {os.getpid()})".encode(), 0)
+        left = leftover(ctx, unit)
+        if left is not None:
+            from engine_ctl.supervise.stop import stop as stop_run
+
+            stop_run(left, by=ctx.by, reason="left over from an interrupted bench")
+        yield
+    finally:
+        os.close(fd)
+
+
+def measure(
+    ctx: Context,
+    engine: Run,
+    asked: BenchSettings,
+    tell: Tell,
+    told: Told,
+    sweep: str | None = None,
+    point: Mapping[str, Any] | None = None,
+) -> BenchRecord:
+    """One bench under `measuring`: every repeat is a run of its own. Raises as `bench` does."""
+    began = time.monotonic()
+    spec = engine.spec()
+    if engine.ready() is None:
+        raise Failed(f"{engine.id} does not serve yet; see: stoker phases {engine.unit}")
+    profile = snapshots.load(engine)
+    runtime = _runtime(ctx, spec.runtime)
+    made = fitted(asked, max_model_len(engine))
+    target = _target(engine, profile)
+    unit = bench_unit(engine.unit)
+    id, directory = records.allocate(ctx.dirs, "b")
+    sampler = Sampler(endpoint_of(spec), spec.platform, tuple(spec.gpus))
+    seed = made.seed if made.seed is not None else _measured(ctx, unit, engine.id)
+    record = BenchRecord(
+        id=id,
+        unit=engine.unit,
+        at=time.time(),
+        by=ctx.by,
+        profile_name=spec.profile or "",
+        profile=catalogue.plain(profile) if profile is not None else {},
+        runtime={"name": runtime.name, "version": runtime.version, "platform": runtime.platform},
+        hardware=hardware.describe(sampler.readings, tuple(spec.gpus)),
+        engine_run=engine.id,
+        serve_command=list(spec.display_argv),
+        start=start_summary(engine),
+        settings=made,
+        command=["vllm", *bench_words(made, target, seed, ".", "result.json")],
+        sweep=sweep,
+        point=dict(point or {}),
+    )
+    tell(f"{engine.unit}: bench {id}: {describe(made)}")
+    problem: BaseException | None = None
+    results, runs, in_bench = [], [], 0.0
+    sampler.tick(force=True)
+    try:
+        for repeat in range(made.repeats):
+            one = Measurement(ctx, engine, runtime, sampler)
+            name = f"result-{repeat + 1}.json"
+            words = bench_words(made, target, seed + repeat, str(directory), name)
+            runs.append(one.begin(spec_for(spec, unit, words, runtime, _key(profile), ctx.by)).id)
+            results.append(
+                one.watch(directory / name, made.stall_s, told, repeat + 1, made.repeats)
+            )
+            in_bench += one.life_s
+    except BaseException as error:
+        problem = error
+    sampler.tick(force=True)
+    sampler.close()
+    failed = sum(result.failed for result in results)
+    said = str(problem) or type(problem).__name__ if problem is not None else None
+    if said is None and failed:
+        said = f"{failed} of {failed + sum(r.completed for r in results)} requests failed"
+    record = msgspec.structs.replace(
+        record,
+        seconds=round(time.monotonic() - began, 3),
+        bench_s=round(in_bench, 3),
+        runs=runs,
+        results=results,
+        stats=records.statistics(results),
+        samples=sampler.samples,
+        prefix_hit_rate=sampler.prefix_hit_rate(),
+        problem=said,
+    )
+    keep(ctx, record, tell)
+    if problem is not None:
+        ctx.event(engine.unit, f"bench {id} failed: {said}", "error")
+        raise problem
+    ctx.event(engine.unit, f"bench {id}: {summary(record)}")
+    return record
+
+
+def keep(ctx: Context, record: BenchRecord, tell: Tell) -> None:
+    """Write the record and enter it in the history; a full disk costs the record, not the
+    result: it is said."""
+    try:
+        records.save_bench(ctx.dirs, record)
+        with history.opened(ctx.dirs, tell) as book:
+            book.add_bench(record)
+    except (OSError, StokerError) as error:
+        tell(f"{record.unit}: bench {record.id} could not be kept: {error}")
+
+
+def _measured(ctx: Context, unit: str, engine: str) -> int:
+    """Measurements so far on this engine: their prompts are in its prefix cache, so the next
+    one begins with the seed after theirs."""
+    count = 0
+    for run in reversed(ctx.store.runs(unit)):
+        try:
+            if run.spec().predecessor != engine:
+                break
+        except StokerError:
+            continue
+        count += 1
+    return count
+
+
+def _runtime(ctx: Context, name: str | None) -> Runtime:
+    if name is None:
+        raise NotFound("the engine's runtime is not known; start it again with a profile")
+    return ctx.runtimes.load(name)
+
+
+def _target(engine: Run, profile: Profile | None) -> Target:
+    spec = engine.spec()
+    if spec.host is None or spec.port is None or not spec.model:
+        raise Failed(f"run {engine.id} has no address or no model to measure")
+    args = profile.args if profile is not None else {}
+    tokenizer, mode = args.get("tokenizer"), args.get("tokenizer_mode")
+    return Target(
+        host=Endpoint(spec.host, spec.port).probe_host,
+        port=spec.port,
+        model=spec.model,
+        served_name=spec.served_name or spec.model,
+        tokenizer=str(tokenizer) if tokenizer else None,
+        tokenizer_mode=str(mode) if mode else None,
+        trust_remote_code=args.get("trust_remote_code") is True,
+    )
+
+
+def _key(profile: Profile | None) -> EnvRef | str | None:
+    """The API key that the engine asks for, as the profile says it."""
+    if profile is None:
+        return None
+    given = profile.args.get("api_key")
+    if isinstance(given, list):
+        given = given[0] if given else None
+    return str(given) if given else profile.env.get("VLLM_API_KEY")
+
+
+def max_model_len(engine: Run) -> int | None:
+    """The engine's own limit of tokens per request, as /v1/models says it; None if it does not."""
+    from engine_ctl.operations.completion import base_url
+
+    headers = {}
+    with contextlib.suppress(StokerError):
+        key = proof.api_key(engine)
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(f"{base_url(engine.spec())}/v1/models", headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=10) as reply:
+            value = json.load(reply)["data"][0]["max_model_len"]
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return None
+    return value if isinstance(value, int) else None
+
+
+def start_summary(engine: Run) -> StartSummary | None:
+    """The waterfall of the engine's start."""
+    facts = run_facts.load(engine.dir) or run_facts.refresh(engine.dir)
+    if facts is None:
+        return None
+    return StartSummary(
+        start_s=facts.start_s,
+        phases=[(str(m.phase), m.start_s, m.seconds) for m in facts.start_phases()],
+        verdict=str(facts.verdict) if facts.verdict else None,
+        compile_cache=facts.compile_cache,
+        standby=facts.standby,
+        facts={k: v for k, v in facts.start.items() if isinstance(v, (int, float, str, bool))},
+    )
+
+
+def summary(record: BenchRecord) -> str:
+    """A bench in one line: `9 812 tok/s ±1 %, ttft p95 431 ms, itl p95 21 ms`."""
+    parts = []
+    found = record.stats.get("throughput")
+    if found is not None:
+        spread = f" ±{found.spread:.0%}" if found.spread is not None else ""
+        parts.append(f"{found.median:,.0f} tok/s{spread}".replace(",", " "))
+    for name in ("ttft", "itl", "e2el"):
+        value = record.median(f"{name}_p95")
+        if value is not None:
+            parts.append(
+                f"{name} p95 {value:.3g} ms" if value < 100 else f"{name} p95 {value:.0f} ms"
+            )
+    if record.problem:
+        parts.append(record.problem)
+    return ", ".join(parts) or "no result"
+
+
+def document(record: BenchRecord, path: Path | None = None) -> dict[str, Any]:
+    """What scripts get of a bench: throughputs in tokens/s and requests/s, latencies in ms."""
+
+    def value(name: str) -> float | None:
+        return record.median(name)
+
+    latencies: dict[str, dict[str, float]] = {}
+    for name in record.stats:
+        metric, _, quantity = name.partition("_")
+        if metric in ("ttft", "tpot", "itl", "e2el"):
+            latencies.setdefault(metric, {})[quantity] = record.stats[name].median
+    return {
+        "bench": record.id,
+        "unit": record.unit,
+        "run": record.engine_run,
+        "profile": record.profile_name,
+        "at": record.at,
+        "seconds": record.seconds,
+        "summary": summary(record),
+        "throughput": {
+            "output_tokens_per_s": value("throughput"),
+            "total_tokens_per_s": value("total_throughput"),
+            "requests_per_s": value("requests"),
+            "goodput_per_s": value("goodput"),
+        },
+        **latencies,
+        "completed": sum(result.completed for result in record.results),
+        "failed": sum(result.failed for result in record.results),
+        "repeats": len(record.results),
+        "spread": {
+            name: found.spread for name, found in record.stats.items() if found.spread is not None
+        },
+        "prefix_hit_rate": record.prefix_hit_rate,
+        "start_s": record.start.start_s if record.start is not None else None,
+        "settings": msgspec.to_builtins(record.settings),
+        "command": record.command,
+        "runtime": record.runtime,
+        "sweep": record.sweep,
+        "point": record.point,
+        "problem": record.problem,
+        "record": str(path) if path is not None else None,
+    }
