@@ -1,0 +1,77 @@
+"""What a log view offers to choose from: its processes, the phases of its start, its first error."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from engine_ctl.logs.classify import classify_file
+from engine_ctl.logs.index import BLOCK, lines_of
+from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.lines import records_of
+from engine_ctl.logs.search import Query
+from engine_ctl.logs.timeline import StartTimeline
+from engine_ctl.logs.view import ERROR, Choice, Opened, ViewScan, part
+from engine_ctl.model import Phase
+
+_HEAD_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a log that one phase wrote: positions in bytes, `end` None for the rest."""
+
+    phase: Phase
+    start: int
+    end: int | None
+
+
+def phases_of(file: LogFile) -> tuple[Stretch, ...]:
+    """The phases that the log's first 8 MiB tell of, in order."""
+    timeline = StartTimeline()
+    marks: list[tuple[Phase, int]] = [(timeline.phase, 0)]
+    for record in records_of(file.read(0, _HEAD_BYTES)):
+        timeline.take(record)
+        if timeline.phase != marks[-1][0]:
+            marks.append((timeline.phase, record.offset))
+    ends: list[int | None] = [offset for _, offset in marks[1:]]
+    found = zip(marks, [*ends, None], strict=True)
+    return tuple(Stretch(p, at, end) for (p, at), end in found if end is None or end > at)
+
+
+def processes_of(file: LogFile) -> tuple[str, ...]:
+    """The processes that wrote the log's first and last blocks, in order of appearance; an empty
+    name when there are lines without one."""
+    last = max((file.size - 1) // BLOCK, 0)
+    blocks = sorted({b for b in (0, 1, 2, last - 2, last - 1, last) if 0 <= b <= last})
+    found: dict[str, None] = {}
+    for block in blocks:
+        for line in lines_of(file, block).data.split(b"\n")[:-1]:
+            found[part(line).who.decode("utf-8", "replace")] = None
+    return tuple(sorted(found, key=lambda name: name == ""))
+
+
+def first_error(file: LogFile) -> int | None:
+    """Where the root cause stands by `classify`, else the first line that is an error."""
+    try:
+        cause = classify_file(file.path)
+    except OSError:
+        cause = None
+    text = (cause.line or "").strip().splitlines()[0][:200] if cause and cause.line else ""
+    for needle in dict.fromkeys((text, json.dumps(text)[1:-1], text[-60:])):
+        if len(needle) > 5 and (found := _first(file, Query(needle))) is not None:
+            return found
+    scan = ViewScan(Choice(level=ERROR), False, Opened())
+    for block in range(-(-file.size // BLOCK)):
+        rows = scan.find(file, block).rows
+        if rows:
+            return rows[0]
+    return None
+
+
+def _first(file: LogFile, query: Query) -> int | None:
+    for block in range(-(-file.size // BLOCK)):
+        start, data, _ = lines_of(file, block)
+        for at in query.starts(data):
+            return start + at
+    return None
