@@ -103,7 +103,7 @@ class UnitWatch:
         life, spec = self.life, self.spec
         if life is None or spec is None or life.ended or not life.ready:
             return None
-        if spec.kind not in (Kind.ENGINE, Kind.PRELOAD, Kind.FRONT):
+        if spec.kind not in (Kind.ENGINE, Kind.PRELOAD):
             return None
         return endpoint_of(spec)
 
@@ -188,8 +188,8 @@ class UnitWatch:
             verdict=verdict,
             reasons=reasons,
             model=spec.served_name or spec.model,
-            host=spec.host,
-            port=spec.port,
+            host=spec.client_host,
+            port=spec.client_port,
             pid=who.leader.pid if who is not None and alive else None,
             gpus=tuple(gpu for gpu in spec.gpus if isinstance(gpu, int)),
             load=load,

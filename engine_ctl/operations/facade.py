@@ -37,7 +37,7 @@ class RealOperations:
 
     def start(self, unit: str) -> str:
         run = lifecycle.start(self.ctx, unit)
-        return f"{run.id} started on port {run.spec().port}"
+        return f"{run.id} started on port {run.spec().client_port}"
 
     def stop(self, unit: str) -> str:
         done = lifecycle.stop(self.ctx, unit)

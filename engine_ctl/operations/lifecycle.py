@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from engine_ctl.errors import Busy, Failed, NotFound, StokerError
+from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
+from engine_ctl.front import lifecycle as fronts
 from engine_ctl.model import Kind
 from engine_ctl.operations import ports
 from engine_ctl.operations.context import Context
@@ -37,7 +38,7 @@ Tell = Callable[[str], None]
 def unit_for(ctx: Context, unit: str, profile: str | None) -> UnitRecord:
     """The unit's record; makes the unit when a profile is named, or is called like the unit."""
     if ctx.store.exists(unit):
-        record = ctx.store.load(unit)
+        record = _engine_unit(ctx, unit)
         if profile and profile != record.profile:
             ctx.profiles.load(profile)
             record = msgspec.structs.replace(record, profile=profile)
@@ -55,17 +56,40 @@ def unit_for(ctx: Context, unit: str, profile: str | None) -> UnitRecord:
     return ctx.store.create(unit, Kind.ENGINE, name, ctx.by)
 
 
+def _engine_unit(ctx: Context, unit: str) -> UnitRecord:
+    record = ctx.store.load(unit)
+    if record.kind is Kind.FRONT:
+        of = unit.removesuffix(fronts.SUFFIX)
+        raise Usage(f"{unit} is the front of {of} and comes and goes with it: stoker start {of}")
+    return record
+
+
 def endpoint_for(ctx: Context, unit: str, profile: Profile) -> Endpoint:
     """The address of the next run: the profile's port, else the first free one from 8000 up.
 
     Raises Busy, naming the owner, when the port is taken by somebody else.
     """
-    if profile.port is not None:
-        problem = port_problem(profile.host, profile.port)
+    front = fronts.live(ctx.store, unit)
+    held = front.spec().port if front is not None else None
+    port = profile.port or held
+    if port is not None:
+        problem = None if port == held else port_problem(profile.host, port)
         if problem:
             raise Busy(problem)
-        return Endpoint(profile.host, profile.port)
-    return Endpoint(profile.host, ports.first_free(profile.host, DEFAULT_PORT, _claimed(ctx, unit)))
+        return behind_front(ctx, unit, profile, Endpoint(profile.host, port))
+    port = ports.first_free(profile.host, DEFAULT_PORT, _claimed(ctx, unit))
+    return behind_front(ctx, unit, profile, Endpoint(profile.host, port))
+
+
+def behind_front(ctx: Context, unit: str, profile: Profile, public: Endpoint) -> Endpoint:
+    """Where the engine itself listens when clients go to `public`: there, or, with a front, on a
+    private port of this machine. Raises Failed when the profile cannot have a front."""
+    if not profile.front:
+        return public
+    refuse_if([fronts.front_problem(profile)])
+    taken = _claimed(ctx, unit) | {public.port}
+    port = ports.first_free(fronts.LOOPBACK, fronts.FIRST_PRIVATE_PORT, taken)
+    return Endpoint(fronts.LOOPBACK, port, public.host, public.port)
 
 
 def port_problem(host: str, port: int) -> str | None:
@@ -87,9 +111,8 @@ def _claimed(ctx: Context, but: str) -> frozenset[int]:
     for record in ctx.store.list_units().units:
         run = ctx.store.current(record.unit) if record.unit != but else None
         if run is not None and is_live(run):
-            port = run.spec().port
-            if port:
-                claimed.add(port)
+            spec = run.spec()
+            claimed |= {port for port in (spec.port, spec.public_port) if port}
     return frozenset(claimed)
 
 
@@ -128,8 +151,10 @@ def launch_engine(
     refuse_errors(prepared)
     weighed = weigh(ctx, prepared)
     refuse_weights(weighed)
+    fronts.settle(ctx, prepared.spec, profile, tell)
     run = make_run(ctx, record, prepared, weighed)
-    tell(f"{run.unit}: run {run.number}, {runtime.name} on {endpoint.host}:{endpoint.port}")
+    spec = prepared.spec
+    tell(f"{run.unit}: run {run.number}, {runtime.name} on {spec.client_host}:{spec.client_port}")
     try:
         begin(ctx, run, prepared, tell)
     except StokerError as error:
@@ -172,12 +197,13 @@ def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, An
         wait_ready(ctx, run, tell)
     spec, ready = run.spec(), run.ready()
     if ready:
-        tell(f"{run.unit}: ready in {ready.seconds:.1f} s on http://{spec.host}:{spec.port}")
+        where = f"http://{spec.client_host}:{spec.client_port}"
+        tell(f"{run.unit}: ready in {ready.seconds:.1f} s on {where}")
     return {
         "unit": run.unit,
         "run": run.id,
-        "host": spec.host,
-        "port": spec.port,
+        "host": spec.client_host,
+        "port": spec.client_port,
         "ready": ready is not None,
         "start_s": ready.seconds if ready else None,
     }
@@ -194,6 +220,7 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
             tell(f"{unit}: never started")
             return {"unit": unit, "run": None, "how": "already", "seconds": 0.0, "swept": []}
         result = stop_run(ctx, run, tell)
+        fronts.stop(ctx, unit, "its unit was stopped")
     if result.how != "already":
         ctx.event(unit, f"stopped {run.id} ({result.how}, {result.seconds:.1f} s)")
     return {
@@ -205,13 +232,17 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
     }
 
 
-def stop_run(ctx: Context, run: Run, tell: Tell, reason: str = "") -> ladder.Stopped:
-    """Climb the ladder over one run; the caller holds the unit's lock."""
+def stop_run(
+    ctx: Context, run: Run, tell: Tell, reason: str = "", drain: bool = False
+) -> ladder.Stopped:
+    """Climb the ladder over one run; the caller holds the unit's lock. `drain`: first wait until
+    the unit's front, where it has one, holds new requests and the running ones are done."""
 
     def step(step: ladder.Step) -> None:
         tell(f"{run.unit}: {step.name}: {step.detail}")
 
-    return ladder.stop(run, by=ctx.by, reason=reason, on_step=step)
+    times, drained = (fronts.drain(ctx, run) if drain else None) or (None, None)
+    return ladder.stop(run, by=ctx.by, reason=reason, ladder=times, drained=drained, on_step=step)
 
 
 def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
@@ -220,7 +251,7 @@ def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
     from engine_ctl.swap.execute import swap
     from engine_ctl.swap.journal import Outcome
 
-    record = ctx.store.load(unit)
+    record = _engine_unit(ctx, unit)
     resolved = ctx.profiles.load(record.profile)
     current = ctx.store.current(unit)
     if current is None or not is_live(current):
@@ -239,6 +270,7 @@ def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, An
         run = ctx.store.current(unit)
         if run is not None and is_live(run):
             raise Busy(f"unit {unit} runs ({run.id}); stop it first: stoker stop {unit}")
+        fronts.remove(ctx, unit)
         ctx.store.remove(unit)
     ctx.event(None, f"removed unit {unit}")
     tell(f"{unit}: removed")

@@ -29,10 +29,12 @@ ALWAYS = {"PYTHONUNBUFFERED": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an engine listens."""
+    """Where an engine listens; with a front, and where clients go then."""
 
     host: str
     port: int
+    public_host: str | None = None
+    public_port: int | None = None
 
     @property
     def probe_host(self) -> str:
@@ -84,6 +86,8 @@ def engine_spec(
         served_name=profile.served_name[0] if profile.served_name else profile.model,
         host=endpoint.host,
         port=endpoint.port,
+        public_host=endpoint.public_host,
+        public_port=endpoint.public_port,
         gpus=list(profile.gpus),
         ready_url=f"{endpoint.base_url}/health",
         ready_timeout_s=profile.ready_timeout_s,

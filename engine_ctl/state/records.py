@@ -23,7 +23,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
     something accepts connections there). `ready_timeout_s` 0 means no limit. `attempt` counts
     starts of one series of automatic restarts, from 1; `operation` is the id of the swap that made
-    the run."""
+    the run. `public_host` and `public_port` are where clients go when that is not where the process
+    listens: the address of the unit's front."""
 
     schema: int = 1
     run: str = ""
@@ -45,6 +46,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     served_name: str | None = None
     host: str | None = None
     port: int | None = None
+    public_host: str | None = None
+    public_port: int | None = None
     gpus: list[int | str] = msgspec.field(default_factory=list)
     devices: list[str] = msgspec.field(default_factory=list)
     ready_url: str | None = None
@@ -60,6 +63,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     predecessor: str | None = None
     operation: str = ""
     by: str = ""
+
+    @property
+    def client_host(self) -> str | None:
+        """The host that clients use."""
+        return self.host if self.public_port is None else self.public_host
+
+    @property
+    def client_port(self) -> int | None:
+        """The port that clients use."""
+        return self.port if self.public_port is None else self.public_port
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,11 @@ from collections.abc import Callable
 import msgspec
 
 from engine_ctl.errors import Failed, StokerError
+from engine_ctl.front import lifecycle as fronts
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import (
+    behind_front,
     endpoint_for,
     port_problem,
     stop_run,
@@ -99,8 +101,9 @@ def swap_endpoint(ctx: Context, unit: str, profile: Profile, live: Run | None) -
     """The new engine's address. Without a port in the profile the running engine's is kept, so
     that clients find it; one that the running engine holds counts as free."""
     old = live.spec() if live is not None else None
-    if old is not None and old.port is not None and profile.port in (None, old.port):
-        return Endpoint(profile.host, old.port)
+    port = old.client_port if old is not None else None
+    if port is not None and profile.port in (None, port):
+        return behind_front(ctx, unit, profile, Endpoint(profile.host, port))
     return endpoint_for(ctx, unit, profile)
 
 
@@ -149,7 +152,7 @@ class _Swap:
         if run is None:
             return
         before = memory.used_by(self.ctx, run)
-        stop_run(self.ctx, run, self.tell, self.journal.record.what)
+        stop_run(self.ctx, run, self.tell, self.journal.record.what, drain=True)
         waited = memory.wait_back(before)
         if waited:
             self.tell(f"{self.unit}: {waited}")
@@ -170,18 +173,21 @@ class _Swap:
             runtime = _runtime(ctx, profile)
             came_from = self.journal.record.from_run
             old = ctx.store.run(came_from).spec() if came_from else None
-            port = profile.port or (old.port if old is not None else None)
+            port = profile.port or (old.client_port if old is not None else None)
             endpoint = (
-                Endpoint(profile.host, port) if port else endpoint_for(ctx, self.unit, profile)
+                behind_front(ctx, self.unit, profile, Endpoint(profile.host, port))
+                if port
+                else endpoint_for(ctx, self.unit, profile)
             )
             prepared = prepare(ctx, self.unit, profile, runtime, endpoint, None, self.tell)
             self.weighed = weigh(ctx, prepared)
         spec = prepared.spec
+        fronts.settle(ctx, spec, profile, self.tell)
         refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
         unit = msgspec.structs.replace(ctx.store.load(self.unit), profile=profile.name)
         run = make_run(ctx, unit, prepared, self.weighed, mark)
         begin(ctx, run, prepared, self.tell)
-        self.tell(f"{self.unit}: run {run.number} on {spec.host}:{spec.port}")
+        self.tell(f"{self.unit}: run {run.number} on {spec.client_host}:{spec.client_port}")
         return run
 
     def _found(self, noted: str | None, role: str) -> Run | None:
@@ -231,7 +237,7 @@ class _Swap:
         self.journal.to(Step.ROLLING_BACK, reason=reason)
         self.ctx.event(self.unit, f"{record.what} failed: {reason}", "error")
         if current is not None:
-            stop_run(self.ctx, current, self.tell, "rollback")
+            stop_run(self.ctx, current, self.tell, "rollback", drain=True)
 
     def _roll_back(self) -> SwapRecord:
         record = self.journal.record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine_ctl.answers import ForecastView
 from engine_ctl.errors import NotFound, StokerError
+from engine_ctl.front.lifecycle import port_note
 from engine_ctl.model import Kind, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import catalogue, snapshots
@@ -123,10 +124,7 @@ def _weights_note(weighed: Weighed | None) -> str:
 def _port_note(prepared: Prepared | None, live: Run | None) -> str:
     if prepared is None:
         return ""
-    port = prepared.spec.port
-    if live is not None and live.spec().port == port:
-        return f"port {port} is ours"
-    return f"port {port} is free"
+    return port_note(live.spec() if live is not None else None, prepared.spec)
 
 
 def _kv_bytes(live: Run | None) -> int | None:
