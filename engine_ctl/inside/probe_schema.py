@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 PARSER_HOMES = (
@@ -118,6 +119,29 @@ def _help(action: argparse.Action) -> str | None:
         return text
 
 
+@contextlib.contextmanager
+def with_help_texts() -> Iterator[None]:
+    """vLLM collects its help texts only for a command line that asks for help (they cost time):
+    pretend that this one does while a parser is built, where this version has the switch."""
+    try:
+        module: Any = importlib.import_module("vllm.engine.arg_utils")
+    except ImportError:
+        yield
+        return
+    before = getattr(module, "NEEDS_HELP", None)
+    forget = getattr(getattr(module, "_compute_kwargs", None), "cache_clear", None)
+    if before is None or forget is None:
+        yield
+        return
+    module.NEEDS_HELP = True
+    forget()
+    try:
+        yield
+    finally:
+        module.NEEDS_HELP = before
+        forget()
+
+
 def schema() -> dict[str, Any]:
     """`{"vllm", "platform", "parser", "serve": [...], "preload": [...] or None}`."""
     import vllm
@@ -130,7 +154,8 @@ def schema() -> dict[str, Any]:
     }
     for kind in KINDS:
         try:
-            out[kind] = describe(build_parser(kind)[1])
+            with with_help_texts():
+                out[kind] = describe(build_parser(kind)[1])
         except LookupError:
             out[kind] = None
     return out
