@@ -1,0 +1,190 @@
+"""Swaps with real vLLM: committed, refused, rolled back, interrupted at every step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_ctl.errors import Busy, Failed
+from engine_ctl.operations import lifecycle, swapping
+from engine_ctl.operations.load import running_requests
+from engine_ctl.swap import journal
+from engine_ctl.swap.forecast import forecast
+from engine_ctl.swap.journal import Outcome
+from tests.engine.conftest import CpuRuntime
+from tests.engine.world import World, complete, until, world
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
+    with world(cpu_runtime, tiny_model) as made:
+        made.profile("one")
+        made.profile("two", args={"max_num_seqs": 4})
+        made.profile("refused", args={"max_model_len": 99999999})
+        nowhere = {"enable_lora": True, "lora_modules": ["x=/nowhere/at/all"]}
+        made.profile("dies", args=nowhere)
+        made.profile("late", ready_timeout_s=0.5)
+        yield made
+
+
+@pytest.fixture
+def unit(here: World) -> Iterator[str]:
+    """A unit that serves `one`."""
+    name = "u"
+    if not here.ctx.store.exists(name) or not here.live_runs(name):
+        here.wait_ready(lifecycle.start(here.ctx, name, "one"))
+    elif here.ctx.store.load(name).profile != "one":
+        swapping.swap_to(here.ctx, name, "one", quiet)
+    yield name
+    assert len(here.live_runs(name)) <= 1
+
+
+def port_of(here: World, unit: str) -> int:
+    port = here.current(unit).spec().port
+    assert port is not None
+    return port
+
+
+def test_swap_and_undo_keep_the_port(here: World, unit: str) -> None:
+    port = port_of(here, unit)
+    done = swapping.swap_to(here.ctx, unit, "two", quiet)
+    assert done.outcome is Outcome.COMMITTED
+    assert here.ctx.store.load(unit).profile == "two"
+    assert port_of(here, unit) == port and complete(port, str(here.model))
+    back = swapping.undo(here.ctx, unit, quiet)
+    assert back.outcome is Outcome.COMMITTED
+    assert here.ctx.store.load(unit).profile == "one"
+    assert complete(port, str(here.model))
+
+
+def test_what_vllm_refuses_touches_nothing(here: World, unit: str) -> None:
+    before = here.current(unit)
+    found = forecast(here.ctx, unit, "refused")
+    assert any("max_model_len" in error for error in found.errors)
+    with pytest.raises(Failed, match="refuses it"):
+        swapping.swap_to(here.ctx, unit, "refused", quiet)
+    assert here.current(unit).id == before.id
+    assert complete(port_of(here, unit), str(here.model))
+
+
+@pytest.mark.parametrize("profile", ["dies", "late"])
+def test_what_fails_later_is_rolled_back(here: World, unit: str, profile: str) -> None:
+    port = port_of(here, unit)
+    done = swapping.swap_to(here.ctx, unit, profile, quiet)
+    assert done.outcome is Outcome.ROLLED_BACK and done.reason
+    assert here.ctx.store.load(unit).profile == "one"
+    assert complete(port, str(here.model))
+
+
+def test_told_not_to_roll_back_it_stays_down(here: World, unit: str) -> None:
+    done = swapping.swap_to(here.ctx, unit, "dies", quiet, rollback=False)
+    assert done.outcome is Outcome.FAILED
+    assert here.live_runs(unit) == []
+
+
+def test_a_request_in_flight_is_finished_first(here: World) -> None:
+    here.profile("drains", stop={"drain_s": 30, "ask_s": 8})
+    run = lifecycle.start(here.ctx, "drain", "drains")
+    here.wait_ready(run)
+    port, texts = port_of(here, "drain"), []
+    asker = threading.Thread(
+        target=lambda: texts.append(complete(port, str(here.model), 400, 120.0))
+    )
+    asker.start()
+    until(lambda: (running_requests(run) or 0) > 0, 30)
+    done = swapping.swap_to(here.ctx, "drain", "one", quiet)
+    asker.join(120)
+    assert texts == [complete(port, str(here.model), 400, 120.0)]
+    assert b"mode=drain" in run.log.read_bytes()
+    assert done.outcome is Outcome.COMMITTED
+    lifecycle.stop(here.ctx, "drain")
+
+
+def test_a_port_taken_between_check_and_start_is_rolled_back_or_said(
+    here: World, unit: str
+) -> None:
+    before = here.current(unit)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        here.profile("elsewhere", port=port)
+        with pytest.raises(Busy, match=f"port {port}"):
+            swapping.swap_to(here.ctx, unit, "elsewhere", quiet)
+    assert here.current(unit).id == before.id
+
+
+def test_two_swaps_at_once_one_is_busy(here: World, unit: str) -> None:
+    first = here.command("swap", unit, "two", wait=False)
+    until(lambda: here.ctx.store.locked(unit), 30)
+    second = here.command("swap", unit, "one")
+    assert second.returncode == 4
+    assert first.wait(120) == 0
+    assert here.ctx.store.load(unit).profile == "two"
+    assert len(here.live_runs(unit)) == 1
+
+
+@pytest.mark.parametrize("step", ["checked", "stopping", "starting", "proving"])
+def test_a_killed_stoker_is_gone_on_with(here: World, unit: str, step: str) -> None:
+    port = port_of(here, unit)
+    process = here.command("swap", unit, "two", wait=False)
+
+    def reached() -> bool:
+        record = journal.read(here.ctx.store, unit)
+        return record is not None and record.outcome is None and record.step == step
+
+    deadline = time.monotonic() + 60
+    while not reached() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+    here.document("ps")
+
+    def settled() -> bool:
+        record = journal.read(here.ctx.store, unit)
+        return record is not None and record.outcome is not None and not here.ctx.store.locked(unit)
+
+    until(settled, 120)
+    record = journal.read(here.ctx.store, unit)
+    assert record is not None
+    assert record.outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.ABANDONED)
+    assert len(here.live_runs(unit)) == 1
+    here.wait_ready(here.current(unit))
+    assert complete(port, str(here.model))
+
+
+def test_a_killed_standby_does_not_stand_in_the_way(here: World, unit: str) -> None:
+    from engine_ctl.standby.lifecycle import listing
+
+    for standing in listing(here.ctx.store):
+        assert standing.hello is not None
+        os.kill(standing.hello.pid, signal.SIGKILL)
+    assert complete(port_of(here, unit), str(here.model))
+    done = swapping.swap_to(here.ctx, unit, "two", quiet)
+    assert done.outcome is Outcome.COMMITTED
+
+
+def test_a_model_removed_after_the_check(here: World, unit: str, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "model"
+    shutil.copytree(here.model, copy)
+    here.profile("moves", model=str(copy))
+    assert not forecast(here.ctx, unit, "moves").errors
+    shutil.rmtree(copy)
+    before = here.current(unit)
+    with pytest.raises(Failed, match="does not exist"):
+        swapping.swap_to(here.ctx, unit, "moves", quiet)
+    assert here.current(unit).id == before.id
