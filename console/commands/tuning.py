@@ -1,0 +1,278 @@
+"""`stoker bench | sweep | compare | history`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from console.commands.output import emit_json, json_option, table
+from engine_ctl.errors import Failed, Usage
+
+if TYPE_CHECKING:
+    from engine_ctl.tune.progress import BenchProgress
+
+# option -> field of BenchSettings
+_SETTINGS = (
+    *("dataset", "path", "requests", "input_len", "output_len", "request_rate", "concurrency"),
+    *("warmups", "repeats", "seed", "stall_s"),
+)
+
+
+def bench_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that override the `bench:` section of the unit's profile."""
+    for option in reversed(
+        (
+            click.option(
+                "--dataset",
+                type=click.Choice(("random", "sharegpt", "recorded")),
+                help="Random tokens, a ShareGPT file, or recorded requests (see --path).",
+            ),
+            click.option(
+                "--path",
+                type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+                help="ShareGPT JSON, or JSON lines with a prompt each.",
+            ),
+            click.option("--requests", "-n", type=int, help="Requests of one measurement."),
+            click.option("--input-len", type=int, help="Prompt tokens (random)."),
+            click.option("--output-len", type=int, help="Tokens to generate."),
+            click.option("--request-rate", type=float, help="Requests per second (else: at once)."),
+            click.option("--concurrency", "-c", type=int, help="Most requests in flight."),
+            click.option("--warmups", type=int, help="Requests before the measurement."),
+            click.option("--repeats", type=int, help="Measurements; their median counts."),
+            click.option("--seed", type=int, help="Of the random prompts (else: new prompts)."),
+            click.option(
+                "--stall", "stall_s", type=float, help="Give up when nothing moves for so many s."
+            ),
+            click.option(
+                "--goodput",
+                multiple=True,
+                metavar="NAME:MS",
+                help="Count requests within limits: ttft:500, itl:40, e2el:8000.",
+            ),
+            click.option(
+                "--arg",
+                "extra",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="A further argument of vllm bench serve.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as fields of BenchSettings; takes them out of `given`."""
+    options = {name: value for name in _SETTINGS if (value := given.pop(name)) is not None}
+    limits: dict[str, float] = {}
+    for text in given.pop("goodput"):
+        name, _, value = text.partition(":")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            raise Usage(f"--goodput {text!r}: write NAME:MILLISECONDS, as ttft:500") from None
+    if limits:
+        options["goodput"] = limits
+    extra = dict(_pair(text, "--arg") for text in given.pop("extra"))
+    if extra:
+        options["extra"] = extra
+    return options
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise Usage(f"{option} {text!r}: write NAME=VALUE")
+    return name, value
+
+
+def _say(as_json: bool) -> Callable[[str], None]:
+    """What happens goes to stderr, so that the result alone is on stdout."""
+    return (lambda text: None) if as_json else (lambda text: print(text, file=sys.stderr))
+
+
+class _Bar:
+    """Progress on one line of a terminal."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._shows = not as_json and sys.stderr.isatty()
+
+    def __call__(self, now: BenchProgress) -> None:
+        if not self._shows:
+            return
+        which = f"{now.repeat} of {now.repeats}: " if now.repeats > 1 else ""
+        count = f" {now.done} of {now.total}" if now.total else ""
+        sys.stderr.write(f"\r\x1b[K{which}{now.stage}{count}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shows:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@click.command()
+@click.argument("unit")
+@bench_options
+@json_option
+def bench(unit: str, as_json: bool, **given: Any) -> int:
+    """Measure a running engine with vLLM's own benchmark.
+
+    Settings come from the `bench:` section of the unit's profile; options override it. The whole
+    result is kept: see `stoker history`.
+    """
+    from engine_ctl.operations.context import Context
+    from engine_ctl.tune import operation, records
+
+    ctx = Context()
+    bar = _Bar(as_json)
+    problems: list[str] = []
+    tell = problems.append if as_json else _say(False)
+    try:
+        done = operation.bench(ctx, unit, _settings(given), tell, bar)
+    finally:
+        bar.clear()
+    path = records.directory(ctx.dirs, done.id) / "bench.json"
+    if as_json:
+        for problem in problems:
+            if "could not be kept" in problem or "damaged" in problem:
+                print(f"stoker: {problem}", file=sys.stderr)
+        emit_json(operation.document(done, path))
+    else:
+        print(_bench_text(done))
+    return 1 if done.problem else 0
+
+
+def _bench_text(done: Any) -> str:
+    from engine_ctl.tune.operation import summary
+
+    lines = [f"{done.unit}: {summary(done)}", ""]
+    rows = []
+    for name, unit in (
+        ("throughput", "tok/s out"),
+        ("total_throughput", "tok/s in and out"),
+        ("requests", "requests/s"),
+        ("goodput", "requests/s within limits"),
+    ):
+        found = done.stats.get(name)
+        if found is not None:
+            rows.append((name, f"{found.median:.1f}", _spread(found), unit))
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        for quantity in ("p50", "p95", "p99"):
+            found = done.stats.get(f"{name}_{quantity}")
+            if found is not None:
+                rows.append((f"{name} {quantity}", f"{found.median:.1f}", _spread(found), "ms"))
+    lines.append(table(rows, ("figure", "median", "spread", ""), (1, 2)))
+    if done.prefix_hit_rate is not None and done.prefix_hit_rate > 0.5:
+        lines += [
+            "",
+            f"note: the prefix cache answered {done.prefix_hit_rate:.0%} of the prompt tokens",
+        ]
+    lines += ["", f"kept as {done.id}; compare with: stoker compare {done.id} OTHER"]
+    return "\n".join(lines)
+
+
+def _spread(found: Any) -> str:
+    return "–" if found.spread is None else f"±{found.spread:.1%}"
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[WORD...]")
+@click.option("--unit", help="Only this unit.")
+@click.option("--profile", help="Only this profile.")
+@click.option("--kind", type=click.Choice(("start", "bench")), help="Only starts, or only benches.")
+@click.option("--since", help="2h, 3d, 1w ago or a date (2026-08-01).")
+@click.option("--limit", type=int, help="Only the newest N.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@json_option
+def history(
+    words: tuple[str, ...],
+    unit: str | None,
+    profile: str | None,
+    kind: str | None,
+    since: str | None,
+    limit: int | None,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Every start and every bench, newest first. WORDs are searched in everything kept."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.tune.history import COLUMNS, Filter, opened
+
+    if as_csv and as_json:
+        raise Usage("choose one of --csv and --json")
+    ctx = Context()
+    wanted = Filter(unit, profile, kind, _since(since), words, limit)
+    with opened(ctx.dirs, lambda text: print(f"stoker: {text}", file=sys.stderr)) as book:
+        try:
+            book.add_starts(ctx.store)
+        except Failed as error:
+            print(f"stoker: {error}", file=sys.stderr)
+        found = book.find(wanted)
+    if as_json:
+        emit_json({"entries": found})
+        return
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, [*COLUMNS, "detail"], lineterminator="\n")
+        writer.writeheader()
+        for entry in found:
+            import json
+
+            writer.writerow({**entry, "detail": json.dumps(entry["detail"])})
+        return
+    if not found:
+        print("nothing is kept that matches")
+        return
+    heads = (
+        "when",
+        "what",
+        "unit",
+        "profile",
+        "outcome",
+        "seconds",
+        "tok/s",
+        "ttft p95",
+        "itl p95",
+    )
+    rows = [
+        (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["at"])),
+            e["id"] if e["kind"] == "bench" else f"start {e['id'].rpartition('/')[2]}",
+            e["unit"],
+            e["profile"] or "–",
+            e["verdict"] if e["outcome"] == "ready" and e["verdict"] else e["outcome"],
+            _number(e["seconds"], ".1f"),
+            _number(e["throughput"], ".0f"),
+            _number(e["ttft_p95"], ".0f", " ms"),
+            _number(e["itl_p95"], ".1f", " ms"),
+        )
+        for e in found
+    ]
+    print(table(rows, heads, range(5, 9)))
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{form}}{unit}"
+
+
+_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def _since(text: str | None) -> float | None:
+    """Wall-clock seconds of `3d` (ago) or of an ISO date or moment. Raises Usage."""
+    if text is None:
+        return None
+    if text[-1:] in _SPANS and text[:-1].replace(".", "", 1).isdigit():
+        return time.time() - float(text[:-1]) * _SPANS[text[-1]]
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise Usage(f"--since {text!r}: write 2h, 3d, 1w or a date as 2026-08-01") from None
