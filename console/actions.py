@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from engine_ctl.model import ENDED, STARTING, Kind, Phase, UnitView, Verdict
 
-__all__ = ["ACTIONS", "Action", "action", "allowed_now", "for_command", "groups", "is_allowed"]
+__all__ = [
+    "ACTIONS",
+    "LOG_ACTIONS",
+    "Action",
+    "action",
+    "allowed_now",
+    "for_command",
+    "groups",
+    "is_allowed",
+]
 
 Predicate = Callable[[UnitView], bool]
 
@@ -82,8 +91,8 @@ class Action:
 
     `keys` is a comma-separated list in Textual's spelling, the first is shown; `title` is the
     footer's word; `help` one sentence; `command` the CLI sub-command; `scope` is `unit` (needs a
-    selected unit for which `allowed` holds), `deck` (always) or `app`; `rank` orders the footer,
-    small first, None keeps it out of the footer."""
+    selected unit for which `allowed` holds), `deck` (always), `app` or `log` (in a log only);
+    `rank` orders the footer, small first, None keeps it out of the footer."""
 
     id: str
     keys: str
@@ -110,6 +119,9 @@ _KEY_NAMES = {
     "slash": "/",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
+    "ampersand": "&",
     "escape": "esc",
 }
 
@@ -422,7 +434,191 @@ ACTIONS: tuple[Action, ...] = (
     ),
 )
 
-_BY_ID = {entry.id: entry for entry in ACTIONS}
+LOG_ACTIONS: tuple[Action, ...] = (
+    Action(
+        "log_search",
+        "slash",
+        "search",
+        "Search the whole log as you type; ^r takes an expression, ^t matches case.",
+        "Log",
+        "log",
+        rank=70,
+    ),
+    Action(
+        "log_next",
+        "n",
+        "next",
+        "The next line that matches.",
+        "Log",
+        "log",
+        rank=71,
+    ),
+    Action(
+        "log_previous",
+        "N",
+        "previous",
+        "The match before.",
+        "Log",
+        "log",
+        rank=72,
+    ),
+    Action(
+        "log_matches",
+        "ampersand",
+        "only matches",
+        "Show only lines that match, or all again.",
+        "Log",
+        "log",
+        rank=81,
+    ),
+    Action(
+        "log_follow",
+        "f",
+        "follow",
+        "Follow the end of the log, or stay where you are.",
+        "Log",
+        "log",
+        rank=73,
+    ),
+    Action(
+        "log_error",
+        "e",
+        "first error",
+        "Go to the root cause of the failure, else to the first error.",
+        "Log",
+        "log",
+        rank=74,
+    ),
+    Action(
+        "log_all",
+        "1",
+        "all",
+        "Every line: drops level, process, phase and matches.",
+        "Log",
+        "log",
+        rank=75,
+    ),
+    Action(
+        "log_info",
+        "2",
+        "info",
+        "INFO and above.",
+        "Log",
+        "log",
+        rank=None,
+    ),
+    Action(
+        "log_warnings",
+        "3",
+        "warnings",
+        "Warnings and errors.",
+        "Log",
+        "log",
+        rank=76,
+    ),
+    Action(
+        "log_errors",
+        "4",
+        "errors",
+        "Errors only.",
+        "Log",
+        "log",
+        rank=77,
+    ),
+    Action(
+        "log_process",
+        "p",
+        "process",
+        "Choose processes by name.",
+        "Log",
+        "log",
+        rank=78,
+    ),
+    Action(
+        "log_phase",
+        "P",
+        "phase",
+        "Only the lines that one phase of the start wrote.",
+        "Log",
+        "log",
+        rank=82,
+    ),
+    Action(
+        "log_fold",
+        "z",
+        "fold",
+        "Fold repeated lines, the route list and records of many lines; enter opens one.",
+        "Log",
+        "log",
+        rank=79,
+    ),
+    Action(
+        "log_wrap",
+        "w",
+        "wrap",
+        "Wrap long lines; unwrapped, left and right move along them.",
+        "Log",
+        "log",
+        rank=80,
+    ),
+    Action(
+        "log_written",
+        "t",
+        "as written",
+        "Show lines as they were written, without columns.",
+        "Log",
+        "log",
+        rank=87,
+    ),
+    Action(
+        "log_run_before",
+        "left_curly_bracket",
+        "run before",
+        "The log of the unit's run before.",
+        "Log",
+        "log",
+        rank=83,
+    ),
+    Action(
+        "log_run_after",
+        "right_curly_bracket",
+        "run after",
+        "The log of the unit's next run.",
+        "Log",
+        "log",
+        rank=84,
+    ),
+    Action(
+        "log_merge",
+        "m",
+        "merge",
+        "Choose units whose logs to read merged by time.",
+        "Log",
+        "log",
+        rank=85,
+    ),
+    Action(
+        "log_mark",
+        "v",
+        "mark",
+        "Mark lines from here on; the mouse marks by dragging.",
+        "Log",
+        "log",
+        rank=86,
+    ),
+    Action(
+        "log_copy",
+        "y",
+        "copy",
+        "Copy what is marked, else this line, to the terminal's clipboard.",
+        "Log",
+        "log",
+        rank=86,
+    ),
+)
+"""Keys of the log view: they hold there, before those of the app."""
+
+_BY_ID = {entry.id: entry for entry in (*ACTIONS, *LOG_ACTIONS)}
 
 
 def action(id: str) -> Action:
@@ -433,7 +629,7 @@ def action(id: str) -> Action:
 def groups() -> dict[str, tuple[Action, ...]]:
     """Actions by group, in the registry's order (for help and the palette)."""
     found: dict[str, list[Action]] = {}
-    for entry in ACTIONS:
+    for entry in (*ACTIONS, *LOG_ACTIONS):
         found.setdefault(entry.group, []).append(entry)
     return {name: tuple(entries) for name, entries in found.items()}
 

@@ -30,6 +30,13 @@ class Flows:
     def perform(self, id: str, target: str = "") -> None:
         """Do an action by id on `target` (a unit, or pids), else on the selected unit."""
         entry = actions.action(id)
+        if entry.scope == "log":
+            screen = self.app.shown_screen
+            if hasattr(screen, "action_log"):
+                screen.action_log(id)
+            else:
+                self.app.say("That is a key of the log view: l opens it.", "warn")
+            return
         unit = self.app.unit_named(target) or self.app.shown_screen.unit
         if entry.scope == "unit":
             if unit is None:
@@ -158,7 +165,9 @@ class Flows:
         self.app.push_screen(ConfirmScreen(lines, "apply and restart"), answered)
 
     def do_log(self, unit: UnitView | None, target: str) -> None:
-        if unit is not None:
+        if getattr(self.app.shown_screen, "ACTION", None) == "log":
+            self.app.pop_screen()
+        elif unit is not None:
             self.app.open_log(unit.unit)
 
     def do_reap(self, unit: UnitView | None, target: str) -> None:
@@ -258,6 +267,8 @@ class Flows:
 
     def do_back(self, unit: UnitView | None, target: str) -> None:
         screen = self.app.shown_screen
+        if hasattr(screen, "step_back") and screen.step_back():
+            return
         if getattr(screen, "word", ""):
             screen.word = ""  # type: ignore[attr-defined]
             screen.again()

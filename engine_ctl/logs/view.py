@@ -83,11 +83,13 @@ class Opened:
 
 _HEAD = re.compile(
     rb"(?:\(([^ ()\n]{1,80}) pid=\d{1,10}\) ?)?"
-    rb"(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: \d\d-\d\d \d\d:\d\d:\d\d \[([^\]\n]{1,200})\] ?|:\s+))?"
+    rb"(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    rb"(?: \d\d-\d\d \d\d:\d\d:\d\d \[([^\]\n]{1,200})\] ?|:\s+))?"
 )
 _COLOUR = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _JSON = re.compile(
-    rb'"(?:levelname|level|severity)": ?"([A-Za-z]+)".*?"(?:message|msg|event)": ?"((?:[^"\\]|\\.)*)'
+    rb'"(?:levelname|level|severity)": ?"([A-Za-z]+)".*?'
+    rb'"(?:message|msg|event)": ?"((?:[^"\\]|\\.)*)'
 )
 _JSON_WHO = re.compile(rb'"vllm_process_name": ?"([^"]*)"')
 _JSON_SOURCE = re.compile(rb'"processName": ?"([^"]*)"')
@@ -105,11 +107,8 @@ _WORDS = (
     b"Warning: ",
     b'warning"',
     b'error"',
-    *(
-        b"\n" + lead + letter
-        for lead in (b"", b"[", b"[rank")
-        for letter in (b"W", b"E", b"F", b"C")
-    ),
+    *(b"\n" + lead + letter for lead in (b"", b"[") for letter in (b"W", b"E", b"F", b"C")),
+    b"\n[rank",
 )
 _DIGITS = b"0123456789"
 

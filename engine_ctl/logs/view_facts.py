@@ -1,4 +1,4 @@
-"""What a log view offers to choose from: its processes, the phases of its start, its first error."""
+"""What a log offers to choose from: its processes, the phases of its start, its first error."""
 
 from __future__ import annotations
 

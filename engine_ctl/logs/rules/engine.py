@@ -11,7 +11,7 @@ from engine_ctl.logs.rules.base import Context, Rule, rule
 def _port_hint(found: re.Match[str], context: Context) -> str:
     args = context.start.args or ""
     port = re.search(r"'port': (\d{1,5})", args) or re.search(
-        r"(?:port[ =:]+|:)(\d{2,5})\b", found.string
+        r"(?:port[ =:]+|:|\('[^'\n]*', )(\d{2,5})\b", found.string
     )
     number = context.run.port or (int(port[1]) if port else None)
     which = f"port {number}" if number else "the port"
@@ -20,6 +20,26 @@ def _port_hint(found: re.Match[str], context: Context) -> str:
 
 
 def _divisible_hint(found: re.Match[str], context: Context) -> str:
+    part = re.search(
+        r"([a-z]\w*_per_partition|output_partition_size|intermediate_size|hidden_size)\D{0,12}"
+        r"(\d{1,9})\D+?(group_size|block_[nk]|min_thread_[nk]|block size)?\D{0,20}?(\d{1,9})",
+        found.string,
+    )
+    if part:
+        return (
+            f"{part[1]} is {part[2]} at this tensor parallel size, no multiple of the quantization's "
+            f"{part[3] or 'block'} ({part[4]}): choose a smaller --tensor-parallel-size (for MoE: "
+            "--enable-expert-parallel keeps whole experts)"
+        )
+    context_size = re.search(
+        r"--decode-context-parallel-size`?[^\n]{0,200}|dcp_size=\d+", found.string
+    )
+    if context_size:
+        numbers_of = ", ".join(re.findall(r"\((\d{1,9})\)", found.string)[:3])
+        return (
+            f"decode context parallelism does not fit the KV heads ({numbers_of or 'see the line'})"
+            ": lower --decode-context-parallel-size, or raise --tensor-parallel-size"
+        )
     heads = re.search(
         r"(?:heads|size|experts|vocab\w*)[^()\d]{0,20}\(?(\d{1,9})\)?\D+?divisible by\D*(\d{1,9})",
         found.string,
@@ -27,7 +47,10 @@ def _divisible_hint(found: re.Match[str], context: Context) -> str:
     plain = re.search(r"(\d{1,9}) is not divisible by (\d{1,9})", found.string)
     numbers = heads or plain
     if numbers is None:
-        return "the model cannot be split over this many GPUs: choose a size that divides its heads"
+        return (
+            "the model cannot be split over this many GPUs: choose a --tensor-parallel-size that "
+            "divides its heads and its quantization blocks"
+        )
     total, size = int(numbers[1]), int(numbers[2])
     fits = [str(n) for n in range(1, 17) if total and total % n == 0]
     return (
@@ -40,10 +63,49 @@ def _gpus_hint(found: re.Match[str], context: Context) -> str:
     text = found.string
     world = re.search(r"World size \((\d+)\).*?GPUs \((\d+)\)", text, re.DOTALL)
     rank = re.search(r"local rank (\d+) is out of bounds for (\d+)", text)
+    ids = re.search(r"--device-ids provides (\d+) devices.{0,40}rank (\d+) needs", text)
+    group = re.search(r"placement group requiring (\d+) GPUs", text) or re.search(
+        r"[Rr]equired number of devices: (\d+)", text
+    )
+    ranks = re.search(
+        r"[Nn]ot enough resources to allocate (\d+) (DP ranks|placement groups).{0,120}?"
+        r"(?:possible to fit|only created) (\d+)",
+        text,
+        re.DOTALL,
+    )
+    replica = re.search(r"size \((\d+)\) exceeds the number of visible \S+ devices \((\d+)\)", text)
+    tensor = re.search(r"parallel size \((\d+)\) exceeds available GPUs \((\d+)\)", text)
     if world:
         return (
             f"the profile asks for {world[1]} GPUs and {world[2]} are visible: fewer ranks, or "
             "more GPUs in CUDA_VISIBLE_DEVICES/--device-ids"
+        )
+    if replica or tensor:
+        both = replica or tensor
+        assert both is not None
+        return (
+            f"{both[1]} devices are asked for and {both[2]} are visible: lower "
+            "--tensor-parallel-size, or show it more devices"
+        )
+    if ids:
+        return (
+            f"--device-ids names {ids[1]} devices and data parallel rank {ids[2]} needs more: name "
+            "data parallel times tensor parallel size of them, or use fewer ranks"
+        )
+    if ranks:
+        return (
+            f"{ranks[1]} {ranks[2]} are asked for and the node fits {ranks[3]}: lower "
+            "--data-parallel-size-local, or add GPUs"
+        )
+    if group:
+        return (
+            f"Ray has no {group[1]} free GPUs: lower --tensor-parallel-size or "
+            "--pipeline-parallel-size, or add nodes (ray status shows what is there)"
+        )
+    if re.search(r"No CUDA GPUs are available|Failed to infer device type|no CUDA-capable", text):
+        return (
+            "no GPU is visible to this process: check CUDA_VISIBLE_DEVICES, --gpus of the "
+            "container (NVIDIA runtime) and nvidia-smi"
         )
     if rank:
         return (
@@ -54,16 +116,105 @@ def _gpus_hint(found: re.Match[str], context: Context) -> str:
 
 
 def _killed_hint(found: re.Match[str], context: Context) -> str:
-    code = re.search(r"(?:exit ?codes?(?:: |=)\[?|exit code |: )(-\d{1,5})", found.string)
+    code = re.search(
+        r"(?:exit ?codes?(?:: |=)\[?(?:\d+, )*|exit code |: )(-\d{1,5})", found.string
+    )
     if code is None:
         return (
             "a worker ended without an exception: usually the kernel's OOM killer (see dmesg and "
             "host memory) or an operator's kill"
         )
     name = signal_name(int(code[1]))
+    proc = re.search(r"Worker proc (\S+) died|rank=(\d+) died", found.string)
+    who = f"worker {proc[1] or proc[2]}" if proc else "a process"
     if name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"):
-        return f"a process crashed in native code ({name}): see the native lines above, and dmesg"
-    return f"a process was killed by {name}: the kernel's OOM killer (see dmesg) or an operator"
+        return (
+            f"{who} crashed in native code ({name}, exit code {code[1]}): see the native lines "
+            "above, and dmesg"
+        )
+    return (
+        f"{who} was killed by {name} (exit code {code[1]}): the kernel's OOM killer (see dmesg and "
+        "host memory) or an operator"
+    )
+
+
+def _collective_hint(found: re.Match[str], context: Context) -> str:
+    text = found.string
+    operation = re.search(r"OpType=(\w+)", text)
+    after = re.search(r"(?:ran for|Timeout\(ms\)=)\s*(\d{1,12})", text)
+    rank = re.search(r"\[?[Rr]ank (\d+)\]?", text)
+    parts = [operation[1]] if operation else []
+    if rank:
+        parts.append(f"rank {rank[1]}")
+    if after:
+        parts.append(f"after {int(after[1]) // 1000} s")
+    said = f" ({', '.join(parts)})" if parts else ""
+    return (
+        f"a collective hung{said}: one rank crashed or stopped (look at the first worker that went "
+        "silent), or P2P/InfiniBand does not work between these GPUs (try NCCL_P2P_DISABLE=1)"
+    )
+
+
+def _group_hint(found: re.Match[str], context: Context) -> str:
+    text = found.string
+    joined = re.search(r"(\d+)/(\d+) clients joined", text)
+    last = re.search(r"Last error:\s*\n?\s*([^\n]{4,200})", text)
+    peer = re.search(r"(\d{1,3}(?:\.\d{1,3}){3})[<:](\d{2,5})", text)
+    if joined:
+        return (
+            f"only {joined[1]} of {joined[2]} ranks came to the rendezvous: start the missing nodes "
+            "and check --master-addr, --master-port and the firewall between them"
+        )
+    where = f" with {peer[1]}:{peer[2]}" if peer else ""
+    why = f" ({last[1].strip()})" if last else ""
+    if re.search(r"[Gg]loo|connectFullMesh", text):
+        return (
+            f"the ranks cannot form their Gloo group{where}{why}: set GLOO_SOCKET_IFNAME to the "
+            "interface that the nodes share (and VLLM_HOST_IP to this node's address on it)"
+        )
+    if "libnccl" in text:
+        return (
+            "the NCCL library is not there: install the wheel's nvidia-nccl package, or set "
+            "VLLM_NCCL_SO_PATH"
+        )
+    if "Duplicate GPU detected" in text:
+        return "two ranks got the same GPU: give each its own (CUDA_VISIBLE_DEVICES, --device-ids)"
+    return (
+        f"the ranks cannot form their group{where}{why}: check NCCL_SOCKET_IFNAME, /dev/shm, the "
+        "master address and that every rank sees its own GPU; NCCL_DEBUG=INFO says more"
+    )
+
+
+def _startup_hint(found: re.Match[str], context: Context) -> str:
+    waited = re.search(r"Waited (\d+)s", found.string)
+    minutes = re.search(r"within (\d+) minutes?", found.string)
+    if minutes:
+        return (
+            f"this engine had no answer from the front end within {minutes[1]} minutes: start the "
+            "head node first and check --data-parallel-address, --data-parallel-rpc-port and the "
+            "firewall"
+        )
+    limit = f" ({waited[1]} s)" if waited else ""
+    return (
+        f"the engine was not ready in vLLM's own limit{limit}: raise VLLM_ENGINE_READY_TIMEOUT_S "
+        "in the profile's env (slow disk or network), or use a preload daemon"
+    )
+
+
+def _bind_hint(found: re.Match[str], context: Context) -> str:
+    args = context.start.args or ""
+    port = re.search(r"'port': (\d{1,5})", args)
+    host = re.search(r"'host': '([^']*)'", args)
+    number = context.run.port or (int(port[1]) if port else None)
+    if "Errno 13" in found.string:
+        which = f"port {number}" if number else "the port"
+        return f"this user may not listen on {which}: set port to 1024 or higher"
+    which = f"host {host[1]}" if host else "the host"
+    return f"{which} is no address of this machine: set host to one that is, or to 127.0.0.1"
+
+
+def _binding(found: re.Match[str], context: Context) -> bool:
+    return context.frame("create_server_socket", "bind", "setup_server", "startup")
 
 
 def _negative(found: re.Match[str], context: Context) -> bool:
@@ -87,11 +238,18 @@ RULES: tuple[Rule, ...] = (
         _port_hint,
     ),
     rule(
+        "bad_value",
+        r"\[Errno 13\] Permission denied$|\[Errno 99\]|Cannot assign requested address|"
+        r"\[Errno -[25]\] (?:Name or service|No address)",
+        _bind_hint,
+        _binding,
+    ),
+    rule(
         "async_pp_conflict",
         r"[Aa]sync(?:hronous)?[ _-]scheduling[^\n]{0,120}pipeline[ _-]?parallel|"
         r"pipeline[ _-]?parallel[^\n]{0,80}async(?:hronous)?[ _-]scheduling",
         "asynchronous scheduling and pipeline parallelism exclude each other here: set "
-        "async_scheduling to false, or pipeline_parallel_size to 1",
+        "async_scheduling to false (--no-async-scheduling), or pipeline_parallel_size to 1",
     ),
     rule(
         "not_enough_gpus",
@@ -100,6 +258,10 @@ RULES: tuple[Rule, ...] = (
         r"invalid device ordinal|"
         r"number of required GPUs exceeds|No CUDA GPUs are available|no GPU available|"
         r"[Tt]ensor parallel size \(?\d*\)?\s?(?:may )?exceeds? available GPUs|"
+        r"--device-ids provides \d+ devices|[Nn]ot enough resources to allocate \d+|"
+        r"Cannot provide a placement group|number of required \w+ exceeds the total|"
+        r"exceeds the number of visible \S+ devices|"
+        r"visible device ordinal \d+ is out of range|device_id \d+ is out of range|"
         r"Not enough allowed NUMA nodes|Failed to infer device type|no CUDA-capable device|"
         r"(?:only|found) \d+ (?:visible )?(?:GPUs?|devices?).{0,60}(?:required|requested|needed)",
         _gpus_hint,
@@ -112,7 +274,12 @@ RULES: tuple[Rule, ...] = (
         r"(?:AssertionError|ValueError|RuntimeError): \d+ is not divisible by \d+|"
         r"[Cc]onsider reducing tensor_parallel_size|"
         r"(?:heads?|vocab\w*|hidden|intermediate)\b.{0,80}divisible by|"
-        r"not divisible by.{0,40}(?:parallel|tp_size|world_size)",
+        r"not divisible by.{0,40}(?:parallel|tp_size|world_size)|"
+        r"too large tensor parallel size|use a compatible TP size|"
+        r"(?:_per_partition|_partition_size)\b.{0,60}divisible by|"
+        r"Decode context parallelism for GQA/MQA requires|"
+        r"--decode-context-parallel-size` \(\d+\) exceeds|"
+        r"shards? (?:cannot|can't) be (?:evenly )?(?:split|divided)",
         _divisible_hint,
     ),
     rule(
@@ -121,8 +288,7 @@ RULES: tuple[Rule, ...] = (
         r"NCCL operations have failed or timed out|watchdog (?:got stuck|thread terminated)|"
         r"ran for \d+ milliseconds before timing out|Timeout\(ms\)=\d+.{0,60}timed? ?out|"
         r"NCCL.{0,80}(?:timed out|timeout)",
-        "a collective hung: one rank crashed or stopped (look at the first worker that went "
-        "silent), or P2P/InfiniBand does not work between these GPUs (try NCCL_P2P_DISABLE=1)",
+        _collective_hint,
     ),
     rule(
         "nccl_init",
@@ -133,8 +299,7 @@ RULES: tuple[Rule, ...] = (
         r"init_process_group.{0,80}(?:timed out|failed)|Bootstrap : no socket interface|"
         r"[Ff]ailed to initialize (?:the )?(?:NCCL|process group|distributed)|"
         r"libnccl.{0,80}(?:cannot open|not found)",
-        "the ranks cannot form their group: check NCCL_SOCKET_IFNAME, /dev/shm, the master address "
-        "and that every rank sees its own GPU; NCCL_DEBUG=INFO says more",
+        _group_hint,
     ),
     rule(
         "startup_timeout",
@@ -142,18 +307,17 @@ RULES: tuple[Rule, ...] = (
         r"[Ee]ngine (?:core )?(?:process(?:es)? )?(?:did not|failed to) (?:start|become ready)"
         r"[^\n]{0,40}(?:within|in time|timeout)|"
         r"Did not receive response from front-end process within",
-        lambda found, context: (
-            "the engine was not ready in vLLM's own limit"
-            + (f" ({t[1]} s)" if (t := re.search(r"Waited (\d+)s", found.string)) else "")
-            + ": raise VLLM_ENGINE_READY_TIMEOUT_S in the profile's env (slow disk or network), "
-            "or use a preload daemon"
-        ),
+        _startup_hint,
     ),
     rule(
         "worker_slow_or_hung",
         r"RPC call to \S+ timed out|No available shared memory broadcast block found",
-        "a worker does not answer: it hangs or does very slow work; see the first worker that went "
-        "silent",
+        lambda found, context: (
+            "a worker does not answer"
+            + (f" ({t[1]})" if (t := re.search(r"RPC call to (\S+) timed out", found[0])) else "")
+            + ": it hangs or does very slow work; see the first worker that went silent, and raise "
+            "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS when it is only slow"
+        ),
     ),
     rule(
         "worker_killed",

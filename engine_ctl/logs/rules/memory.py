@@ -189,10 +189,25 @@ def _budget_hint(found: re.Match[str], context: Context) -> str:
             "count inside the budget)"
         )
     least = float(held[1]) / float(held[2])
+    asked = re.search(r"utilization \(([\d.]+),", found.string)
+    value = f" {asked[1]}" if asked else ""
     return (
-        f"the daemon's weights ({held[1]} GiB) alone exceed gpu_memory_utilization: from 0.32 on "
-        f"they count inside the budget, so it must be above {least:.2f}; use the value of a start "
-        "from disk"
+        f"the daemon's weights ({held[1]} GiB) alone exceed gpu_memory_utilization{value}: from "
+        f"0.32 on they count inside the budget, so it must be above {least:.2f}; use the value of "
+        "a start from disk"
+    )
+
+
+def _changed_hint(found: re.Match[str], context: Context) -> str:
+    seen = re.search(
+        rf"[Ii]nitial free memory:? {_GIB} GiB.{{0,40}}?current free memory:? {_GIB} GiB",
+        found.string,
+        re.DOTALL,
+    )
+    numbers = f" ({seen[1]} GiB free before, {seen[2]} GiB after)" if seen else ""
+    return (
+        f"another process gave memory back while this one measured{numbers}: start one engine "
+        "after the other, and again when the GPU is quiet"
     )
 
 
@@ -219,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         r"Available memory on node \d+ \((?P<free>[\d.]+)/[\d.]+ GiB\) on kv cache allocation is "
         r"less than requested memory for kv \((?P<kv>[\d.]+)",
         "{kv} GiB of KV cache were budgeted and {free} GiB are free: other processes took the "
-        "memory; stop them or ask for less KV cache",
+        "memory; stop them, or ask for less (gpu_memory_utilization, VLLM_CPU_KVCACHE_SPACE)",
     ),
     rule(
         "kv_too_small_for_max_model_len",
@@ -240,8 +255,7 @@ RULES: tuple[Rule, ...] = (
         r"Error in memory profiling|"
         r"Initial free memory .{0,80}current free memory|"
         r"release GPU memory while vLLM is profiling",
-        "another process gave memory back while this one measured: start one engine after the "
-        "other, and again when the GPU is quiet",
+        _changed_hint,
     ),
     rule("oom_sampler_warmup", _OOM, _sampler_hint, _in_sampler),
     rule("oom_kv_alloc", _OOM, _kv_hint, _in_kv),

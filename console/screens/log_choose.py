@@ -1,0 +1,86 @@
+"""Choosing for the log view: one of several things, or several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+
+from console.screens.card import CardScreen
+from console.view.spans import Item, Span, clean, line
+from console.widgets.lines import Lines
+
+Option = tuple[str, str]
+"""(key, text)"""
+
+
+class LogChoose(CardScreen[tuple[str, ...] | None]):
+    """Dismissed with the keys chosen, None when it was left. Space takes one more or less where
+    several can be taken; enter takes what is marked, or what the cursor is on."""
+
+    CURSOR: ClassVar[bool] = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", show=False),
+        Binding("space", "toggle", show=False),
+        Binding("a", "every", show=False),
+    ]
+
+    def __init__(
+        self,
+        title: str,
+        options: Sequence[Option],
+        chosen: Sequence[str] = (),
+        several: bool = True,
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._options = tuple(options)
+        self._chosen = [key for key, _ in options if key in chosen]
+        self._several = several
+
+    def on_mount(self) -> None:
+        content = self.query_one("#content", Lines)
+        content.focus()
+        self.show()
+        if self._chosen:
+            content.select(self._chosen[0])
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.show()
+
+    def show(self) -> None:
+        items = [Item(None, (line(Span(self._title, "bold")), ()))]
+        for key, text in self._options:
+            on = key in self._chosen
+            sign = ("[x] " if on else "[ ] ") if self._several else ("● " if on else "  ")
+            items.append(Item(key, (line(Span(sign, "accent"), Span(clean(text))),)))
+        keys = [Span("enter", "key"), Span(" take   ")]
+        if self._several:
+            keys += [Span("space", "key"), Span(" one more or less   ")]
+        keys += [Span("a", "key"), Span(" all   "), Span("esc", "key"), Span(" back")]
+        items.append(Item(None, ((), tuple(keys))))
+        self.put(items, least=min(self.room, 40))
+
+    def action_toggle(self) -> None:
+        key = self.query_one("#content", Lines).key
+        if not self._several or key is None:
+            return
+        if key in self._chosen:
+            self._chosen.remove(key)
+        else:
+            self._chosen.append(key)
+        self.show()
+
+    def action_every(self) -> None:
+        """Everything, that is: no choice."""
+        self.dismiss(())
+
+    def on_lines_chosen(self, message: Lines.Chosen) -> None:
+        message.stop()
+        chosen = tuple(key for key, _ in self._options if key in self._chosen)
+        self.dismiss(chosen if self._several and chosen else (message.key,))
+
+    def on_lines_moved(self, message: Lines.Moved) -> None:
+        message.stop()
