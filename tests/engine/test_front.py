@@ -1,0 +1,148 @@
+"""Fronts before real engines: the port stays, requests wait, a killed front comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_ctl.errors import Usage
+from engine_ctl.front import lifecycle as fronts
+from engine_ctl.operations import lifecycle, swapping
+from engine_ctl.swap.forecast import forecast
+from engine_ctl.swap.journal import Outcome
+from tests.engine.conftest import CpuRuntime
+from tests.engine.steady_client import SteadyClient
+from tests.engine.world import World, complete, free_port, until, world
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
+    port = free_port()
+    with world(cpu_runtime, tiny_model) as made:
+        made.profile("fa", front=True, port=port)
+        made.profile("fb", front=True, port=port, args={"max_num_seqs": 4})
+        made.profile("plain", port=port)
+        yield made
+
+
+@pytest.fixture
+def unit(here: World) -> Iterator[str]:
+    """A unit that serves `fa` behind its front."""
+    name = "u"
+    if not here.ctx.store.exists(name) or not here.live_runs(name):
+        here.wait_ready(lifecycle.start(here.ctx, name, "fa"))
+    elif here.ctx.store.load(name).profile != "fa":
+        swapping.swap_to(here.ctx, name, "fa", quiet)
+    yield name
+    assert len(here.live_runs(name)) <= 1
+    assert len(here.live_runs(f"{name}-front")) <= 1
+
+
+def port_of(here: World, unit: str) -> int:
+    port = here.current(unit).spec().client_port
+    assert port is not None
+    return port
+
+
+def test_clients_see_the_public_port(here: World, unit: str) -> None:
+    spec = here.current(unit).spec()
+    assert spec.host == "127.0.0.1" and spec.port != spec.public_port
+    rows = {row["unit"]: row for row in here.document("ps")["units"]}
+    assert rows[unit]["port"] == spec.public_port == rows[f"{unit}-front"]["port"]
+    assert rows[f"{unit}-front"]["kind"] == "front"
+    until(lambda: here.document("ps", f"{unit}-front")["units"][0]["phase"] == "ready")
+    assert complete(spec.public_port, str(here.model)) == complete(spec.port, str(here.model))
+    with pytest.raises(Usage, match="stoker start u"):
+        lifecycle.start(here.ctx, f"{unit}-front")
+
+
+def test_no_request_fails_during_swaps(here: World, unit: str) -> None:
+    front = here.current(f"{unit}-front").id
+    with SteadyClient(port_of(here, unit), str(here.model)) as client:
+        until(lambda: len(client.outcomes) > 5)
+        for profile in ("fb", "fa"):
+            assert "stays with the front" in forecast(here.ctx, unit, profile).port_note
+            done = swapping.swap_to(here.ctx, unit, profile, quiet)
+            assert done.outcome is Outcome.COMMITTED
+            answered = len(client.outcomes)
+            until(lambda n=answered: len(client.outcomes) > n + 5)
+    assert client.failed == []
+    assert {outcome.stream for outcome in client.outcomes} == {True, False}
+    assert here.current(f"{unit}-front").id == front
+
+
+def test_long_requests_finish_on_the_old_engine(here: World, unit: str) -> None:
+    client = SteadyClient(port_of(here, unit), str(here.model), tokens=400)
+    with client:
+        until(lambda: (forecast(here.ctx, unit).in_flight or 0) > 0)
+        done = swapping.swap_to(here.ctx, unit, "fb", quiet)
+    assert done.outcome is Outcome.COMMITTED
+    assert client.failed == [] and len(client.outcomes) > 0
+
+
+def test_a_killed_front_comes_back(here: World, unit: str) -> None:
+    port, front = port_of(here, unit), here.current(f"{unit}-front")
+    who = front.identity()
+    assert who is not None
+    os.kill(who.leader.pid, signal.SIGKILL)
+
+    def answers() -> bool:
+        try:
+            return bool(complete(port, str(here.model)))
+        except OSError:
+            return False
+
+    until(answers, 60)
+    assert here.current(f"{unit}-front").id != front.id
+    assert swapping.swap_to(here.ctx, unit, "fb", quiet).outcome is Outcome.COMMITTED
+    assert complete(port, str(here.model))
+
+
+def test_damaged_state_does_not_end_service(here: World, unit: str) -> None:
+    port = port_of(here, unit)
+    current = here.ctx.store.unit_dir(unit) / "current.json"
+    good = current.read_bytes()
+    try:
+        current.write_bytes(b'{"run": ')
+        time.sleep(0.3)
+        assert complete(port, str(here.model))
+    finally:
+        current.write_bytes(good)
+    assert complete(port, str(here.model))
+
+
+def test_the_port_moves_between_front_and_engine(here: World, unit: str) -> None:
+    port = port_of(here, unit)
+    assert "moves from the front" in forecast(here.ctx, unit, "plain").port_note
+    assert swapping.swap_to(here.ctx, unit, "plain", quiet).outcome is Outcome.COMMITTED
+    assert here.current(unit).spec().port == port
+    assert fronts.live(here.ctx.store, unit) is None
+    assert complete(port, str(here.model))
+    assert "to a front" in forecast(here.ctx, unit, "fa").port_note
+    assert swapping.swap_to(here.ctx, unit, "fa", quiet).outcome is Outcome.COMMITTED
+    assert fronts.live(here.ctx.store, unit) is not None
+    assert complete(port, str(here.model))
+
+
+def test_stop_ends_the_front_and_start_brings_it_back(here: World, unit: str) -> None:
+    port = port_of(here, unit)
+    lifecycle.stop(here.ctx, unit)
+    assert here.live_runs(unit) == [] and here.live_runs(f"{unit}-front") == []
+    run = lifecycle.start(here.ctx, unit)
+    # The front is there before the engine is: the request waits for it.
+    assert complete(port, str(here.model), timeout=120.0)
+    here.wait_ready(run)
+    lifecycle.stop(here.ctx, unit)
+    lifecycle.remove(here.ctx, unit)
+    assert not here.ctx.store.exists(f"{unit}-front")
