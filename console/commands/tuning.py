@@ -276,3 +276,168 @@ def _since(text: str | None) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise Usage(f"--since {text!r}: write 2h, 3d, 1w or a date as 2026-08-01") from None
+
+
+@click.command()
+@click.argument("unit", required=False)
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME=V,V", help="A setting and the values to try."
+)
+@click.option("--goal", default="throughput", help="As: 'throughput where ttft_p95<500ms'.")
+@click.option("--mode", type=click.Choice(("grid", "list", "halving")), default="grid")
+@click.option("--keep", type=click.Choice(("best", "last-good")), default="last-good")
+@click.option("--resume", "resume_id", metavar="ID", help="Go on with a stopped or killed sweep.")
+@click.option("--list", "listing", is_flag=True, help="The sweeps that there are.")
+@click.option("--dry-run", is_flag=True, help="Show points, order and restarts; touch nothing.")
+@bench_options
+@json_option
+def sweep(
+    unit: str | None,
+    sets: tuple[str, ...],
+    goal: str,
+    mode: str,
+    keep: str,
+    resume_id: str | None,
+    listing: bool,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Try settings on UNIT, one restart each through the swap path, and compare them.
+
+    NAME is an argument of vllm serve, `env.NAME`, or `bench.NAME` (a setting of the benchmark,
+    which restarts nothing). Ctrl-C stops after putting the unit back; --resume goes on.
+    """
+    from engine_ctl.operations.context import Context
+    from engine_ctl.tune import journal, rows
+    from engine_ctl.tune import sweep as sweeps
+
+    ctx = Context()
+    options = _settings(given)
+    if listing:
+        return _sweeps(ctx, unit, as_json)
+    bar = _Bar(as_json)
+    stopper = sweeps.Stopper()
+
+    def tell(text: str) -> None:
+        bar.clear()
+        _say(as_json)(text)
+
+    try:
+        if resume_id is not None:
+            if sets or options:
+                raise Usage("--resume goes on with the sweep as planned; leave the others out")
+            made = journal.load(ctx.dirs, resume_id)
+            if unit is not None and made.unit != unit:
+                raise Usage(f"sweep {resume_id} is one of unit {made.unit}")
+            sweeps.resume(ctx, resume_id, tell, bar, stopper)
+        else:
+            if unit is None:
+                raise Usage("name the unit to tune, or --resume ID")
+            made = sweeps.plan(ctx, unit, sets, goal, mode, keep, options)
+            if dry_run:
+                return _dry_run(made, as_json)
+            made = sweeps.start(ctx, made, tell, bar, stopper)
+    finally:
+        bar.clear()
+    found = rows.of_sweep(ctx, made.id)
+    if as_json:
+        emit_json(rows.document(found))
+    else:
+        print(_comparison_text(found))
+    return 1 if stopper.asked or found.best is None else 0
+
+
+def _sweeps(ctx: Any, unit: str | None, as_json: bool) -> int:
+    from engine_ctl.errors import StokerError
+    from engine_ctl.tune import records, rows
+
+    found = []
+    for id in reversed(records.ids(ctx.dirs, "s")):
+        try:
+            one = rows.of_sweep(ctx, id)
+        except StokerError as error:
+            print(f"stoker: {error}", file=sys.stderr)
+            continue
+        if unit is None or one.unit == unit:
+            found.append(one)
+    if as_json:
+        emit_json({"sweeps": [rows.document(one) for one in found]})
+    else:
+        lines = [
+            (
+                one.sweep or "",
+                one.unit,
+                one.state,
+                f"{one.count('done', 'short')} of {len(one.rows)}",
+                one.sentence(),
+            )
+            for one in found
+        ]
+        print(table(lines, ("sweep", "unit", "state", "points", "result")) if lines else "none yet")
+    return 0
+
+
+def _dry_run(made: Any, as_json: bool) -> int:
+    from engine_ctl.tune import order
+    from engine_ctl.tune.points import label
+
+    points = [made.points[index] for index in made.order]
+    steps = order.steps(made.base, points)
+    if as_json:
+        emit_json(
+            {
+                "unit": made.unit,
+                "goal": made.goal,
+                "points": [
+                    {"point": p, "restart": s.restart, "reload": s.reload, "compiles": s.compiles}
+                    for p, s in zip(points, steps, strict=True)
+                ],
+            }
+        )
+        return 0
+    rows = []
+    for number, (point, step) in enumerate(zip(points, steps, strict=True), 1):
+        words = [("restart" if step.restart else "same engine")]
+        words += ["loads weights again"] * step.reload + ["compiles"] * step.compiles
+        rows.append((str(number), label(point), ", ".join(words)))
+    print(table(rows, ("", "point", "takes"), (0,)))
+    return 0
+
+
+def _comparison_text(found: Any) -> str:
+    from engine_ctl.tune.points import shown
+
+    metrics = ["throughput", "ttft_p95", "itl_p95", "start_s"]
+    metrics += [c.metric for c in found.goal.conditions if c.metric not in metrics]
+    if found.goal.metric not in metrics:
+        metrics.insert(0, found.goal.metric)
+    rows = []
+    for row in found.rows:
+        cells = ["★" if row.best else ""]
+        cells += [shown(row.point.get(axis)) for axis in found.axes] or [row.label]
+        for name in metrics:
+            stat = row.stats.get(name)
+            cell = "–" if stat is None else f"{stat.median:.4g}"
+            if stat is not None and stat.spread is not None and name == found.goal.metric:
+                cell += f" ±{stat.spread:.0%}"
+            cells.append(cell + (" ✗" if name in row.missed else ""))
+        note = row.reason if row.state != "done" or row.reason else ""
+        if row.state in ("refused", "failed", "pending", "short", "trying"):
+            note = f"{row.state}: {note}" if note else row.state
+        elif row.noise:
+            note = "within noise of ★"
+        rows.append([*cells, note if len(note) < 100 else note[:99] + "…"])
+    axes = list(found.axes) or ["bench"]
+    right = range(1 + len(axes), 1 + len(axes) + len(metrics))
+    lines = [table(rows, ("", *axes, *metrics, ""), right), "", found.sentence()]
+    if found.count("refused"):
+        lines.append(f"vLLM refused {found.count('refused')} of {len(found.rows)} points")
+    if found.count("pending", "trying") and found.sweep:
+        lines.append(f"go on with: stoker sweep --resume {found.sweep}")
+    lines += [f"note: {text}" for text in found.conditions]
+    if found.own_share is not None:
+        lines.append(
+            f"{found.wall_s:.0f} s for the points, of which {found.own_share:.1%} were Stoker's own"
+        )
+    return "\n".join(lines)
