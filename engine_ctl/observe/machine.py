@@ -23,10 +23,11 @@ from engine_ctl.model import GpuView, Holder, HostView, Kind
 from engine_ctl.observe.units import UnitWatch
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Store
-from engine_ctl.supervise import orphans
+from engine_ctl.supervise import orphans, procs
 from engine_ctl.supervise.orphans import Orphan
 
 OWNERS_EVERY_S = 5.0
+ORPHANS_EVERY_S = 20.0
 OTHERS_EVERY_S = 30.0
 OTHER_BYTES = 512 << 20
 OTHERS = 5
@@ -57,6 +58,7 @@ class MachineWatch:
         self._owners: dict[int, str] = {}
         self._orphans: tuple[Orphan, ...] = ()
         self._owners_at: float | None = None
+        self._orphans_at: float | None = None
         self._state: tuple[object, ...] = ()
         self._others: tuple[ProcessReading, ...] = ()
         self._others_at: float | None = None
@@ -94,7 +96,8 @@ class MachineWatch:
     ) -> None:
         """One look at /proc tells whose each process is. It costs milliseconds, so it is taken
         again only when a run changed, when the driver names a process that was not there, or
-        when it is old."""
+        when it is old. Looking for orphans reads environments, which can wait on the lock of a
+        busy process: seldom without such a reason."""
         named = {each.pid for gpu in readings.gpus for each in gpu.processes or ()}
         state = (
             tuple(
@@ -102,20 +105,23 @@ class MachineWatch:
             ),
             frozenset(named),
         )
-        fresh = self._owners_at is not None and now - self._owners_at < OWNERS_EVERY_S
-        if fresh and state == self._state:
-            return
-        self._state, self._owners_at = state, now
+        changed, self._state = state != self._state, state
         try:
-            self._owners = orphans.owners(self._store)
-            self._orphans = tuple(orphans.find(self._store))
+            if changed or _due(self._owners_at, now, OWNERS_EVERY_S):
+                self._owners_at = now
+                self._owners = orphans.owners(self._store)
+            if changed or _due(self._orphans_at, now, ORPHANS_EVERY_S):
+                self._orphans_at = now
+                self._orphans = tuple(orphans.find(self._store))
         except (Failed, OSError):
             self._owners, self._orphans = {}, ()
+        # Those that were reaped since are gone at once.
+        self._orphans = tuple(orphan for orphan in self._orphans if _there(orphan))
         self._processes.forget(named | self._owners.keys())
 
     def _refresh_others(self, now: float) -> None:
         """The largest processes that are nobody's here, for a machine without GPUs."""
-        if self._others_at is not None and now - self._others_at < OTHERS_EVERY_S:
+        if not _due(self._others_at, now, OTHERS_EVERY_S):
             return
         self._others_at = now
         sized = []
@@ -156,6 +162,15 @@ class MachineWatch:
             except (Failed, NotFound):
                 self._specs[run] = None
         return self._specs[run]
+
+
+def _there(orphan: Orphan) -> bool:
+    proc = procs.look(orphan.pid)
+    return proc is not None and proc.start == orphan.start_ticks and proc.state not in "ZX"
+
+
+def _due(last: float | None, now: float, every: float) -> bool:
+    return last is None or now - last >= every
 
 
 def memory_facts(start: Mapping[str, object], pid: int) -> MemoryFacts | None:

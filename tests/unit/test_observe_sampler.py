@@ -19,7 +19,7 @@ from engine_ctl.model import Kind, Phase, Snapshot, UnitView, Verdict
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.observe.sampler import Sampler
 from engine_ctl.state import events
-from engine_ctl.supervise import orphans
+from engine_ctl.supervise import orphans, procs
 from profiles.model import Profile
 from tests.standin.observed import DATA, Recorded, Written, recorded_log
 from tests.standin.pages import page
@@ -311,14 +311,17 @@ def test_gpus_and_who_holds_them(written: Written) -> None:
 def test_orphans_are_named_with_their_gpu(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orphan = orphans.Orphan(8310, 1, "chat/17", "chat", "VLLM::EngineCore")
-    monkeypatch.setattr(orphans, "find", lambda store: [orphan])
-    snapshot = sample(written, recorded_gpus("daemon_killed", {}))
+    me = procs.look(os.getpid())
+    assert me is not None
+    orphan = orphans.Orphan(me.pid, me.start, "chat/17", "chat", "VLLM::EngineCore")
+    gone = orphans.Orphan(me.pid, me.start + 1, "chat/16", "chat", "VLLM::Worker")
+    monkeypatch.setattr(orphans, "find", lambda store: [orphan, gone])
+    snapshot = sample(written, recorded_gpus("daemon_killed", {8310: me.pid}))
     (alert,) = snapshot.alerts
     assert alert.text == (
-        "GPU 0: 128.8 GiB held by pid 8310 VLLM::EngineCore of run chat/17, which has ended"
+        f"GPU 0: 128.8 GiB held by pid {me.pid} VLLM::EngineCore of run chat/17, which has ended"
     )
-    assert (alert.action, alert.pids) == ("reap", (8310,))
+    assert (alert.action, alert.pids) == ("reap", (me.pid,))
     assert snapshot.gpus[0].holders[0].role == "orphan"
 
 
