@@ -47,12 +47,12 @@ def list_(as_json: bool) -> None:
 @json_option
 def show(name: str, ask: bool, everything: bool, as_json: bool) -> int:
     """Every value with where it came from, the exact command line and environment."""
-    from engine_ctl.operations import catalogue
+    from engine_ctl.operations import catalogue, checking
     from engine_ctl.operations.context import Context
 
     ctx = Context()
     shown = catalogue.effective(ctx, name)
-    checked = catalogue.check(ctx, name) if ask else None
+    checked = checking.check(ctx, name) if ask else None
     if as_json:
         emit_json({**shown.document(), **({"check": checked.document()} if checked else {})})
     else:

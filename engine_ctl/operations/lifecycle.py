@@ -10,6 +10,7 @@ import msgspec
 
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.front import lifecycle as fronts
+from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.model import Kind
 from engine_ctl.operations import ports
 from engine_ctl.operations.context import Context
@@ -140,7 +141,7 @@ def launch_engine(
     holds the unit's lock."""
     profile = resolved.profile
     runtime = usable_runtime(ctx, resolved)
-    refuse_if([model_problem(profile)])
+    refuse_if([model_problem(profile), dev_mode_problem(profile)])
     endpoint = endpoint_for(ctx, record.unit, profile)
     if profile.preload is not None:
         from engine_ctl.operations.weights import ensure_daemon

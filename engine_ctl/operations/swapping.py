@@ -10,7 +10,7 @@ from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import run_of
 from engine_ctl.state.store import Run
 from engine_ctl.swap import execute
-from engine_ctl.swap.journal import SwapRecord
+from engine_ctl.swap.journal import Outcome, SwapRecord
 from profiles.diff import diff
 from profiles.loading import Resolved
 from profiles.model import Profile
@@ -27,7 +27,12 @@ def swap_to(ctx: Context, unit: str, profile: str, tell: Tell, rollback: bool = 
 def undo_target(ctx: Context, unit: str) -> Resolved:
     """The configuration before the present one: the newest earlier run that was ready and ran
     with something else. Raises NotFound."""
-    now = snapshots.require(run_of(ctx, unit))
+    run = run_of(ctx, unit)
+    now = snapshots.require(run)
+    last = journal.read(ctx.store, unit)
+    changed = last is not None and last.live and last.outcome is Outcome.COMMITTED
+    if last is not None and changed and last.new_run == run.id and last.old_profile is not None:
+        return Resolved(last.old_profile, {}, ())
     for run in reversed(ctx.store.runs(unit)):
         before = _was_good(run)
         if before is not None and (before.name != now.name or diff(before, now)):
