@@ -17,7 +17,7 @@ from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.state.records import ExitRecord, RunIdentity, StopRequest
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import disk, liveness, procs
+from engine_ctl.supervise import disk, liveness, procs, segments
 from engine_ctl.supervise.launch import hold_shim_lock
 from engine_ctl.supervise.liveness import Liveness
 from engine_ctl.supervise.sweep import TERM_S, sweep
@@ -102,10 +102,15 @@ def stop(
     who = life.facts.identity
     if who is None:
         raise Failed(f"{run.id} does not get started; see {run.dir / 'shim.err'}")
+    # An engine that is asked to end kills its workers, which then leave their shared memory.
+    shared: dict[str, int] = {}
+    members = procs.members(str(run.dir), msgspec.to_builtins(who))
+    segments.note(shared, [proc.pid for proc in members])
     _request(run, who, by, reason, times)
     _climb(run, who, times, climb, drained)
     climb.step("verify", "waiting until nothing of it is left")
     _verify(run, who, times)
+    segments.remove_abandoned(shared)
     return climb.result()
 
 

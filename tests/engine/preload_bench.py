@@ -36,9 +36,15 @@ HARNESS = Path(__file__).with_name("preload_harness.py")
 READY_S = 180.0
 
 
-@functools.cache
-def harness_of(python: str, env: tuple[tuple[str, str], ...]) -> Harness:
+def shared_harness(python: str | Path, env: Mapping[str, str]) -> Harness:
     """One harness for the whole test session: its imports take seconds."""
+    # pytest's own variables change from test to test.
+    kept = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
+    return _harness(str(python), tuple(sorted(kept.items())))
+
+
+@functools.cache
+def _harness(python: str, env: tuple[tuple[str, str], ...]) -> Harness:
     made = Harness(Path(python), dict(env))
     atexit.register(made.close)
     return made
@@ -142,7 +148,7 @@ def bench(runtime: Runtime, env: Mapping[str, str], model: Path) -> Iterator[Ben
     (root / "s").mkdir(mode=0o700)
     (root / "state").mkdir(mode=0o700)
     dirs = Dirs.from_env({"HOME": str(root), "XDG_STATE_HOME": str(root / "state")})
-    harness = harness_of(runtime.python, tuple(sorted(env.items())))
+    harness = shared_harness(runtime.python, env)
     made = Bench(root, Store(dirs), runtime, harness, model)
     try:
         yield made

@@ -14,6 +14,7 @@ Outcome: {"check": …, "asked": …, "logs": [text of each rank], "errors": [te
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -183,8 +184,14 @@ def do_generate(case: dict) -> list:
     processes of their own when there are several)."""
     settle(case)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    import psutil
     from vllm import LLM, SamplingParams
 
+    from engine_ctl.supervise import segments
+
+    # Workers as forks of this process, which has imported everything and run nothing: vLLM forces
+    # spawn on the CPU, and two cold imports take longer than the rest of the test.
+    multiprocessing.context._concrete_contexts["spawn"] = multiprocessing.context.ForkContext()
     llm = LLM(**case["generate"], disable_log_stats=True)
     sampling = SamplingParams(temperature=0.0, max_tokens=24, logprobs=3, ignore_eos=True)
     found = [
@@ -198,7 +205,12 @@ def do_generate(case: dict) -> list:
         }
         for done in llm.generate(case["prompts"], sampling, use_tqdm=False)
     ]
+    shared: dict[str, int] = {}
+    segments.note(shared, [child.pid for child in psutil.Process().children(recursive=True)])
     llm.llm_engine.engine_core.shutdown()
+    for child in multiprocessing.active_children():
+        child.join(timeout=20)
+    segments.remove_abandoned(shared)
     return found
 
 

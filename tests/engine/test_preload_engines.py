@@ -240,14 +240,21 @@ def _inode(fd: Path) -> int | None:
 
 
 def _abandoned(before: set[str]) -> set[str]:
-    """New shared memory of ours in /dev/shm that no process maps."""
-    new = set(os.listdir("/dev/shm")) - before
+    """New shared memory in /dev/shm that no process maps. Named semaphores (32 bytes, which live
+    processes do not always map) are not memory."""
+    new = {n for n in set(os.listdir("/dev/shm")) - before if _size(n) > 4096}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and new:
             with contextlib.suppress(OSError):
                 maps = (entry / "maps").read_text()
                 new = {name for name in new if f"/dev/shm/{name}" not in maps}
     return {name for name in new if os.path.exists(f"/dev/shm/{name}")}
+
+
+def _size(name: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(f"/dev/shm/{name}").st_size
+    return 0
 
 
 def _wait(condition: Any, seconds: float = 60.0) -> None:

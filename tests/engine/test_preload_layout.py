@@ -8,7 +8,7 @@ import pytest
 
 from engine_ctl.weights import client, layout
 from engine_ctl.weights.layout import Layout
-from tests.engine.preload_bench import harness_of
+from tests.engine.preload_bench import shared_harness
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -61,8 +61,7 @@ def _sizes(given: Layout) -> dict[str, int]:
 
 
 def test_rank_tables(cpu_runtime: Any) -> None:
-    env = cpu_runtime.full_env()
-    harness = harness_of(str(cpu_runtime.runtime.python), tuple(sorted(env.items())))
+    harness = shared_harness(cpu_runtime.runtime.python, cpu_runtime.full_env())
     given = _layouts()
     plans = harness.run(plans=[_sizes(one) for one in given])["plans"]
     refused = 0
@@ -88,7 +87,6 @@ def test_features_are_the_runtimes_own(cpu_runtime: Any) -> None:
 
 
 def test_quantization_support_is_the_runtimes_own(cpu_runtime: Any) -> None:
-    env = cpu_runtime.full_env()
-    harness = harness_of(str(cpu_runtime.runtime.python), tuple(sorted(env.items())))
+    harness = shared_harness(cpu_runtime.runtime.python, cpu_runtime.full_env())
     answers = harness.run(quantizations=["fp8", "gptq_marlin", "no_such_method"])["quantizations"]
     assert [a["support"] for a in answers] == ["all", "none", "unknown"], answers

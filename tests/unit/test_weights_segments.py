@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engine_ctl.model import Kind
+from engine_ctl.paths import Dirs
+from engine_ctl.state.records import RunSpec
+from engine_ctl.state.store import Store
 from engine_ctl.supervise import procs, segments
+from engine_ctl.supervise.launch import launch
+from engine_ctl.supervise.stop import stop
 from engine_ctl.supervise.sweep import sweep
 
 HOLD = """
@@ -73,3 +80,25 @@ def test_a_process_that_is_gone_maps_nothing() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert segments.mapped_by(process.pid) == {}
+
+
+QUITS = HOLD.replace("time.sleep(600)", "import signal; signal.sigwait([signal.SIGTERM])").replace(
+    "keep =", "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); keep ="
+)
+
+
+def test_a_stop_removes_what_a_process_leaves_that_ends_as_asked(
+    shared: Path, tmp_path: Path
+) -> None:
+    store = Store(Dirs.from_env({"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}))
+    store.create("u", Kind.ENGINE)
+    argv = [sys.executable, "-c", QUITS, str(shared)]
+    run = store.new_run(RunSpec(unit="u", kind=Kind.ENGINE, argv=argv))
+    store.set_current(run)
+    launch(run)
+    while b"mapped" not in run.log.read_bytes():
+        time.sleep(0.01)
+    with store.lock("u"):
+        stopped = stop(run)
+    assert stopped.exit is not None and stopped.exit.requested and stopped.how == "ask"
+    assert not shared.exists()
