@@ -441,3 +441,55 @@ def _comparison_text(found: Any) -> str:
             f"{found.wall_s:.0f} s for the points, of which {found.own_share:.1%} were Stoker's own"
         )
     return "\n".join(lines)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--unit", help="The unit's newest sweep.")
+@click.option("--goal", help="Judge by another goal than the sweep's own.")
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a self-contained .html, or a .md, with commands to repeat each point.",
+)
+@click.option("--save-best", metavar="NAME", help="Save the best point as a profile.")
+@click.option("--force", is_flag=True, help="Replace a profile of that name.")
+@json_option
+def compare(
+    ids: tuple[str, ...],
+    unit: str | None,
+    goal: str | None,
+    reports: tuple[str, ...],
+    save_best: str | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """A sweep (s1), or benches (b1 b2 …), side by side. Without IDs: the newest sweep."""
+    from pathlib import Path
+
+    from engine_ctl.errors import NotFound
+    from engine_ctl.operations.context import Context
+    from engine_ctl.tune import journal, keeping, rows
+
+    ctx = Context()
+    if not ids:
+        newest = journal.newest(ctx.dirs, unit)
+        if newest is None:
+            raise NotFound("there is no sweep yet; name benches: stoker compare b1 b2")
+        ids = (newest,)
+    found = rows.compare(ctx, ids, goal)
+    for report in reports:
+        keeping.write_report(ctx, found, Path(report))
+    saved = keeping.save_best(ctx, found, save_best, force) if save_best else None
+    if as_json:
+        emit_json({**rows.document(found), "saved": saved, "reports": list(reports)})
+        return 0
+    print(_comparison_text(found))
+    for report in reports:
+        print(f"wrote {report}")
+    if saved is not None:
+        print(f"saved {saved}")
+    return 0
