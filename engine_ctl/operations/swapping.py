@@ -9,7 +9,7 @@ from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import run_of
 from engine_ctl.state.store import Run
-from engine_ctl.swap import execute
+from engine_ctl.swap import execute, journal
 from engine_ctl.swap.journal import Outcome, SwapRecord
 from profiles.diff import diff
 from profiles.loading import Resolved

@@ -14,6 +14,8 @@ import msgspec
 
 from engine_ctl.errors import Failed, StokerError
 from engine_ctl.front import lifecycle as fronts
+from engine_ctl.live import operations as live_changes
+from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import (
@@ -64,7 +66,11 @@ def swap(
         live = current if current is not None and is_live(current) else None
         profile = resolved.profile
         runtime = usable_runtime(ctx, resolved)
-        refuse_if([model_problem(profile)])
+        refuse_if([model_problem(profile), dev_mode_problem(profile)])
+        if live is not None and what != "restart":
+            done = _live(ctx, live, profile, tell, what)
+            if done is not None:
+                return done
         endpoint = swap_endpoint(ctx, unit, profile, live)
         prepared = prepare(
             ctx, unit, profile, runtime, endpoint, current.id if current else None, tell
@@ -95,6 +101,42 @@ def _go_on_first(ctx: Context, unit: str, tell: Tell) -> None:
     if pending is not None and pending.outcome is None:
         tell(f"{unit}: finishing an interrupted {pending.what} first")
         resume_locked(ctx, pending, tell)
+
+
+def _live(ctx: Context, run: Run, profile: Profile, tell: Tell, what: str) -> SwapRecord | None:
+    """Take the way into the running engine where there is one. None: it takes a restart."""
+    before = snapshots.load(run)
+    if before is None or run.ready() is None:
+        return None
+    way = live_changes.way_for(run, profile)
+    if way.live is None:
+        return None
+    record = SwapRecord(
+        id=new_id(),
+        unit=run.unit,
+        by=ctx.by,
+        started=time.time(),
+        step=Step.CHECKED,
+        profile=profile,
+        old_profile=before,
+        from_run=run.id,
+        new_run=run.id,
+        what=what,
+        live=way.why,
+    )
+    journal = Journal(ctx.store, record)
+    try:
+        live_changes.apply(ctx, run, way.live, profile, tell)
+    except StokerError as error:
+        journal.end(Outcome.ABANDONED, str(error))
+        tell(f"{run.unit}: {error}; restarting instead")
+        ctx.event(run.unit, f"{way.why} failed: {error}; restarting instead", "warning")
+        return None
+    unit = ctx.store.load(run.unit)
+    ctx.store.save(msgspec.structs.replace(unit, profile=profile.name))
+    done = journal.end(Outcome.COMMITTED)
+    ctx.event(run.unit, f"{what}: {before.name} → {profile.name} {way.why}")
+    return done
 
 
 def swap_endpoint(ctx: Context, unit: str, profile: Profile, live: Run | None) -> Endpoint:

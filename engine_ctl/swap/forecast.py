@@ -5,6 +5,8 @@ from __future__ import annotations
 from engine_ctl.answers import ForecastView
 from engine_ctl.errors import NotFound, StokerError
 from engine_ctl.front.lifecycle import port_note
+from engine_ctl.live.operations import way_for
+from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.model import Kind, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import catalogue, snapshots
@@ -34,9 +36,11 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     before = _running(live)
     errors: list[str] = []
     warnings: list[str] = []
-    problem = model_problem(resolved.profile)
-    if problem:
-        errors.append(problem)
+    problems = (model_problem(resolved.profile), dev_mode_problem(resolved.profile))
+    errors += [problem for problem in problems if problem]
+    way = way_for(live, resolved.profile) if live is not None and before is not None else None
+    if way is not None and way.live is not None:
+        warnings.append(way.why)
     prepared = None
     try:
         prepared = _prepared(ctx, unit, resolved, live, current)

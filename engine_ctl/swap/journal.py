@@ -40,7 +40,8 @@ class SwapRecord(msgspec.Struct, frozen=True, kw_only=True):
     `profile` is the new profile in full (a file may change meanwhile), `old_profile` the last
     good one (None: there was none to go back to). `from_run`, `new_run`, `old_run` are run ids;
     `reason` says why the new engine was given up. `seconds` from the request to the outcome,
-    `down_s` from the old engine's stop to the new one's readiness."""
+    `down_s` from the old engine's stop to the new one's readiness. `live`: the running engine was
+    changed without a restart, and how."""
 
     schema: int = 1
     id: str
@@ -60,6 +61,7 @@ class SwapRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None = None
     seconds: float | None = None
     down_s: float | None = None
+    live: str = ""
 
 
 class Journal:
