@@ -28,7 +28,6 @@ from engine_ctl.logs.view_reader import FOLDED_BYTES, LogReader, State
 from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
 from engine_ctl.model import Snapshot, UnitView
 
-
 _OF_A_SEARCH = ("log_next", "log_previous", "log_matches")
 
 
@@ -513,10 +512,16 @@ class LogScreen(StokerScreen):
             return
         if state.hits.complete:
             self._incremental = False
-        if not quietly:
-            where = "below" if forward else "above"
+        if quietly:
+            return
+        around = state.hits.beside(-1 if forward else 1 << 62, forward)
+        if not state.hits.complete or around is None:
             still = "" if state.hits.complete else " so far"
-            self.stoker.say(f"No match {where}{still}.", "warn")
+            self.stoker.say(f"No line matches{still}.", "warn")
+            return
+        self.stoker.say("From the top again." if forward else "From the end again.")
+        body.go_to(around)
+        self._open_hit(around)
 
     def _open_hit(self, key: int) -> None:
         """A match inside a fold is shown."""

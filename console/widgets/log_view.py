@@ -7,7 +7,6 @@ counts from the first row that is known."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -18,6 +17,7 @@ from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollDown, ScrollTo, ScrollUp
 from textual.strip import Strip
 
 from console.view.log import Row, row_line, says_something
@@ -29,6 +29,7 @@ from engine_ctl.logs.view_reader import LogReader, State
 _KEPT = 2000
 MOST_COPIED = 256 * 1024
 _STEP = 24
+_WHEEL = 3
 
 
 class LogLines(ScrollView, can_focus=True):
@@ -73,7 +74,6 @@ class LogLines(ScrollView, can_focus=True):
         self._generation = -1
         self._wanted: int | str | None = None
         self._place: int | None = None
-        self._placing = False
         self._pressed: int | None = None
         self._strips: LRUCache[object, Strip] = LRUCache(_KEPT)
         self._pieces: LRUCache[object, list[Strip]] = LRUCache(500)
@@ -151,8 +151,7 @@ class LogLines(ScrollView, can_focus=True):
             # So that the last row can be scrolled to although its line takes many.
             height = self._last_top - state.rows.first + self.size.height
         if self.virtual_size.height != height:
-            with self._place_only():
-                self.virtual_size = Size(0, height)
+            self.virtual_size = Size(0, height)
 
     @property
     def _last_top(self) -> int:
@@ -180,32 +179,55 @@ class LogLines(ScrollView, can_focus=True):
         self.top = max(min(self.top, self._last_top), rows.first)
         self.cursor = max(min(self.cursor, rows.stop - 1), rows.first)
         self._place = self.key
-        with self._place_only():
-            self.scroll_to(y=self.top - rows.first, animate=False, immediate=True, force=True)
+        self.scroll_to(y=self.top - rows.first, animate=False, immediate=True, force=True)
         self.post_message(self.Moved())
 
-    @contextmanager
-    def _place_only(self) -> Iterator[None]:
-        self._placing = True
-        try:
-            yield
-        finally:
-            self._placing = False
+    # Scrolling by wheel and bar moves what is seen, not the cursor. Textual's own scrolling cannot
+    # tell the reader's wish from a change of size, so it only follows what is decided here.
 
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
+    def _scroll_rows(self, top: int) -> None:
         state = self.state
-        if self._placing or state is None or round(old_value) == round(new_value):
+        if state is None or not len(state.rows):
             return
         self._wanted = None
-        self.top = state.rows.first + round(new_value)
-        at_end = self.top >= self._last_top
-        if at_end and new_value > old_value:
+        self.top = max(min(top, self._last_top), state.rows.first)
+        if top >= self._last_top and self.mark is None:
             self._go(state.rows.stop - 1, follow=True)
-        else:
-            self.follow = False
-            self.refresh()
-            self.post_message(self.Moved())
+            return
+        self.follow = False
+        self._settle()
+        self.refresh()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._wheel(event, -1)
+
+    def _wheel(self, event: events.MouseEvent, step: int) -> None:
+        event.stop()
+        event.prevent_default()
+        if event.shift or event.ctrl:
+            self.action_aside(step)
+        elif step < 0 or not self.follow:
+            self._scroll_rows(self.top + step * _WHEEL)
+
+    def on_scroll_to(self, message: ScrollTo) -> None:
+        message.stop()
+        message.prevent_default()
+        state = self.state
+        if state is not None and message.y is not None:
+            self._scroll_rows(state.rows.first + round(message.y))
+
+    def on_scroll_up(self, event: ScrollUp) -> None:
+        event.stop()
+        event.prevent_default()
+        self._scroll_rows(self.top - self.size.height)
+
+    def on_scroll_down(self, event: ScrollDown) -> None:
+        event.stop()
+        event.prevent_default()
+        self._scroll_rows(self.top + self.size.height)
 
     def on_resize(self, event: events.Resize) -> None:
         self._pieces.clear()

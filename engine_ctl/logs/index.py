@@ -33,12 +33,14 @@ class Found(NamedTuple):
     """The rows that begin in one block: the positions of their lines.
 
     `more[i]` lines are folded behind row i within the block, `lead` lines at the block's start
-    behind a row of an earlier block; `lines` is the number of all lines that begin in the block."""
+    behind a line of an earlier block. `through`: no line begins in the block but such ones;
+    `open`: the last line that is not folded is a row, so that the next block's go behind it."""
 
     rows: Sequence[int]
     more: Sequence[int] = ()
     lead: int = 0
-    lines: int = 0
+    through: bool = False
+    open: bool = False
 
 
 class Scan(Protocol):
@@ -123,7 +125,7 @@ class EveryLine:
         starts = array("Q", [end + low + at for at, end in enumerate(accumulate(lengths), 1)])
         if block == 0 and file.size > 0:
             starts.insert(0, 0)
-        return Found(starts, lines=len(starts))
+        return Found(starts)
 
 
 class RowIndex:
@@ -221,7 +223,7 @@ class RowIndex:
 
     def _count(self, block: int) -> int:
         if self.file.sparse and self.file.data_from(block * BLOCK) >= (block + 1) * BLOCK:
-            self._few[block] = Found(())
+            self._keep(block, Found((), through=True))
             return 0
         found = self.scan.look(self.file, block)
         if isinstance(found, int):
@@ -236,10 +238,10 @@ class RowIndex:
             self._few[block] = found
         else:
             self._few.pop(block, None)
-        if found.rows or not found.lead:
-            self._covered.pop(block, None)
-        else:
+        if found.through:
             self._covered[block] = found.lead
+        else:
+            self._covered.pop(block, None)
 
     # Looking up
 
@@ -318,7 +320,7 @@ class RowIndex:
             if at >= len(found.more):
                 return 0
             total = found.more[at]
-            if at < len(found.rows) - 1:
+            if at < len(found.rows) - 1 or not found.open:
                 return total
             last = self.origin + len(self._down) - 1
             while (block := block + 1) <= last:

@@ -49,7 +49,9 @@ class Query:
         self._inside = not regex or (not self._pattern.groups and _inside_a_line(source))
         # One match a line, found by one call for a whole block (of a plain word, in lower case).
         ending = b")[^\n]*"
-        if regex or case:
+        if not self._inside:
+            self._whole = None
+        elif regex or case:
             self._whole = re.compile(b"(?:" + self._pattern.pattern + ending, flags)
         else:
             self._whole = re.compile(b"(?:" + re.escape(literal.lower()) + ending)
@@ -86,7 +88,7 @@ class Query:
         first = list(islice(self._starts(data, text), FEW + 1))
         if len(first) <= FEW:
             return Found([start + at for at in first])
-        if not self._inside:
+        if self._whole is None:
             return self.count_in(data)
         rest = data.find(b"\n", first[-1]) + 1
         plain = data if self.regex else text
@@ -252,4 +254,4 @@ def _inside_a_line(source: str) -> bool:
         return True
 
     tree = _parser.parse(source)
-    return not tree.state.flags & (re.DOTALL | re.VERBOSE | re.MULTILINE) and safe(tree)
+    return not tree.state.flags & ~re.UNICODE and tree.getwidth()[0] > 0 and safe(tree)

@@ -53,7 +53,8 @@ def scan_for(choice: Choice, fold: bool, opened: Opened | None = None) -> Scan:
         return choice.query
     if choice.everything and not fold:
         return EveryLine()
-    return ViewScan(choice, fold and choice.query is None, opened or Opened())
+    opened = Opened() if opened is None else opened
+    return ViewScan(choice, fold and choice.query is None, opened)
 
 
 class Opened:
@@ -175,14 +176,14 @@ def telling_stretches(data: bytes) -> list[tuple[int, int]]:
         if found and start < found[-1][1]:
             continue
         end = data.find(b"\n", start) + 1 or len(data)
-        traceback = b"Traceback" in data[start:end]
-        while traceback and end < len(data):
+        goes_on = True
+        while goes_on and end < len(data):
             stop = data.find(b"\n", end) + 1 or len(data)
             now = part(data[end:stop].rstrip(b"\r\n"))
             if now.level is not None:
                 break
             end = stop
-            traceback = not now.text or now.text[:1].isspace() or now.text.startswith(_TRACEBACK)
+            goes_on = not now.text or now.text[:1].isspace() or now.text.startswith(_TRACEBACK)
         found.append((start, end))
     return found
 
@@ -205,6 +206,8 @@ class ViewScan:
     def find(self, file: LogFile, block: int) -> Found:
         start, data, before = lines_of(file, block, LOOKBACK)
         choice = self.choice
+        if not data:
+            return Found((), through=True)
         if choice.start >= start + len(data) or (choice.end is not None and choice.end <= start):
             return Found(())
         if choice.level < WARNING or self.fold or b"Traceback" in before:
@@ -220,27 +223,27 @@ class ViewScan:
         state = _State()
         for line in before.split(b"\n")[:-1]:
             state.take(line)
-        shown = 0
+        shown, begun = 0, False
         choice, fold, names, matches = self.choice, self.fold, self._names, self._matches
         least, low, high = choice.level, choice.start, choice.end
         opened = self.opened if self.opened else None
         rows, more = array("Q"), array("I")
-        lead = lines = 0
+        lead = 0
         wanted = data.split(b"\n")
         if not wanted[-1]:
             wanted.pop()
         at = start
         for line in wanted:
             hidden = state.take(line) and fold
-            lines += 1
             offset = at
             at += len(line) + 1
             if hidden and (opened is None or offset not in opened):
-                if more:
-                    more[-1] += shown
-                elif not rows:
+                if shown:
+                    more[-1] += 1
+                if not begun:
                     lead += 1
                 continue
+            begun = True
             if (
                 state.level < least
                 or (names is not None and state.who not in names)
@@ -253,7 +256,7 @@ class ViewScan:
             shown = 1
             rows.append(offset)
             more.append(0)
-        return Found(rows, more, lead, lines)
+        return Found(rows, more, lead, not begun, shown == 1)
 
 
 class _State:
