@@ -95,6 +95,7 @@ _JSON = re.compile(
 _JSON_WHO = re.compile(rb'"vllm_process_name": ?"([^"]*)"')
 _JSON_SOURCE = re.compile(rb'"processName": ?"([^"]*)"')
 _NATIVE = re.compile(rb"(?:\[rank\d+\]:)?\[?([IWEFC])\d{4} \d\d:\d\d:\d\d")
+_PY_WARNING = re.compile(rb"\S+?[\w-]+\.py:\d{1,9}: \w*Warning: ")
 _NATIVE_RANK = {b"I": INFO, b"W": WARNING, b"E": ERROR, b"F": ERROR, b"C": ERROR}
 _RANK = {name.encode(): rank for name, rank in LEVELS.items()}
 _TRACEBACK = b"Traceback (most recent call last):"
@@ -152,7 +153,7 @@ def part(line: bytes) -> Part:
     native = _NATIVE.match(text)
     if native is not None:
         return Part(found[1] or b"", _NATIVE_RANK[native[1]], b"", text)
-    if b"Warning: " in text[:300] and b".py:" in text[:300]:
+    if b"Warning: " in text and _PY_WARNING.match(text) is not None:
         return Part(found[1] or b"", WARNING, b"", text)
     return Part(found[1] or b"", None, b"", text)
 
