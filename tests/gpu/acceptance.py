@@ -110,6 +110,12 @@ def ledger(m: Machine) -> dict[str, Any]:
     return {"ok": ok, "rows": rows}
 
 
+def holder(m: Machine, gpu: int, role: str, unit: str | None = None) -> Any:
+    """The process that holds memory of a GPU in that role (of that unit)."""
+    found = m.snapshot().gpus[gpu].holders
+    return next(h for h in found if h.role == role and unit in (None, h.unit))
+
+
 def part_table(m: Machine, gpus: int) -> None:
     """Check 2, the table: forecast equals verdict, case by case, on the small model."""
     other = 1 if gpus > 1 else 0
@@ -156,8 +162,6 @@ def part_table(m: Machine, gpus: int) -> None:
         return {"ok": "rc" in said and m.unit("small")["run"] == run, "said": said.get("error")}
 
     def not_ready() -> dict[str, Any]:
-        m.stoker("stop", "small")
-        m.stoker("preload", "stop", "small", "--yes")
         m.stoker("preload", "start", "small", "--no-wait")
         expected = m.stoker("forecast", "small")
         wanted = [r["category"] for r in expected["reasons"]]
@@ -176,7 +180,10 @@ def part_table(m: Machine, gpus: int) -> None:
 
     def without() -> dict[str, Any]:
         m.stoker("preload", "stop", "small", "--yes")
-        return case("small")
+        m.stoker("stop", "small")
+        m.profile("small-cold", extends="small", preload={"socket_dir": "/tmp/no-daemon-here"})
+        expected = m.stoker("forecast", "small", "small-cold")
+        return {"ok": expected["verdict"] == "fallback", "forecast": expected["reasons"]}
 
     m.check("2 no daemon", without)
     m.check("2 daemon not ready", not_ready)
@@ -316,7 +323,7 @@ def part_failures(m: Machine, gpus: int) -> None:
         m.stoker("start", "small", "--profile", "small-seqs", "--wait")
         port = m.unit("small")["port"]
         askers = [
-            threading.Thread(target=lambda: complete(port, "s", 1500, 300), daemon=True)
+            threading.Thread(target=lambda: complete(port, "s", 3000, 300), daemon=True)
             for _ in range(64)
         ]
         for asker in askers:
@@ -337,12 +344,11 @@ def part_failures(m: Machine, gpus: int) -> None:
         m.stoker("start", "small", "--profile", "small", "--wait")
         gpu = 1 if gpus > 1 else 0
         before = m.smi()[gpu]
-        daemon = next(h for h in m.snapshot().gpus[gpu].holders if h.role == "weights")
-        os.kill(daemon.pid, signal.SIGKILL)
+        os.kill(holder(m, gpu, "weights").pid, signal.SIGKILL)
         time.sleep(4)
         after, view = m.smi()[gpu], m.snapshot()
         text = complete(m.unit("small")["port"], "s", 4)
-        engine = [h for h in view.gpus[gpu].holders if h.role == "engine"]
+        engine = [h for h in view.gpus[gpu].holders if h.unit == "small"]
         moved = engine and engine[0].bytes / 2**20 - before.get(engine[0].pid, 0) > 500
         return {
             "ok": bool(moved and text),
@@ -381,8 +387,7 @@ def part_failures(m: Machine, gpus: int) -> None:
         m.stoker("start", "small", "--profile", "small-again", "--wait")
         gpu = 1 if gpus > 1 else 0
         first = m.unit("small")["run"]
-        engine = next(h for h in m.snapshot().gpus[gpu].holders if h.role == "engine")
-        os.kill(engine.pid, signal.SIGKILL)
+        os.kill(holder(m, gpu, "engine", "small").pid, signal.SIGKILL)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             row = m.unit("small")
@@ -450,9 +455,7 @@ def part_two(m: Machine, gpus: int) -> None:
         }
 
     def partial() -> dict[str, Any]:
-        view = m.snapshot()
-        daemon = next(h for h in view.gpus[1].holders if h.role == "weights")
-        os.kill(daemon.pid, signal.SIGKILL)
+        os.kill(holder(m, 1, "weights").pid, signal.SIGKILL)
         time.sleep(3)
         text = complete(m.unit("tp2")["port"], "s", 4)
         states = [d["socket_state"] for d in m.stoker("weights")["daemons"]]
