@@ -79,7 +79,7 @@ def port_note(before: RunSpec | None, after: RunSpec) -> str:
 def live(store: Store, unit: str) -> Run | None:
     """The run of the unit's front, when there is one that lives or is about to again."""
     name = front_unit(unit)
-    if not store.exists(name):
+    if not store.exists(name) or store.load(name).kind is not Kind.FRONT:
         return None
     run = store.current(name)
     if run is None:

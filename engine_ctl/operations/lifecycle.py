@@ -61,7 +61,7 @@ def _engine_unit(ctx: Context, unit: str) -> UnitRecord:
     record = ctx.store.load(unit)
     if record.kind is Kind.FRONT:
         of = unit.removesuffix(fronts.SUFFIX)
-        raise Usage(f"{unit} is the front of {of} and comes and goes with it: stoker start {of}")
+        raise Usage(f"{unit} is the front of {of} and comes and goes with it: stoker restart {of}")
     return record
 
 
