@@ -179,8 +179,19 @@ class LogLines(ScrollView, can_focus=True):
         self.top = max(min(self.top, self._last_top), rows.first)
         self.cursor = max(min(self.cursor, rows.stop - 1), rows.first)
         self._place = self.key
-        self.scroll_to(y=self.top - rows.first, animate=False, immediate=True, force=True)
+        if not self._align():
+            # The new height holds after the next layout only.
+            self.call_after_refresh(self._align)
         self.post_message(self.Moved())
+
+    def _align(self) -> bool:
+        """Bring the scroll bar to the top row; False while the layout does not let it."""
+        state = self.state
+        if state is None:
+            return True
+        wanted = self.top - state.rows.first
+        self.scroll_to(y=wanted, animate=False, immediate=True, force=True)
+        return round(self.scroll_y) == wanted
 
     # Scrolling by wheel and bar moves what is seen, not the cursor. Textual's own scrolling cannot
     # tell the reader's wish from a change of size, so it only follows what is decided here.

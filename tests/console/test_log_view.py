@@ -206,7 +206,7 @@ async def test_choices_keep_the_place(until: Until) -> None:
         await view.press("p")
         await view.pilot.press("down", "enter")
         await view.settle()
-        assert {row[15:25] for row in view.seen() if row.strip()} == {"EngineCore"}
+        assert {row[16:26] for row in view.seen() if row.strip()} == {"EngineCore"}
         await view.press("escape", "P")
         await view.pilot.press("down", "down", "enter")
         await view.settle()
@@ -379,11 +379,11 @@ def test_snapshot_of_the_log(snap_compare: Any, tmp_path: Path) -> None:
             await pilot.pause(0.01)
         await pilot.press("l")
         await pilot.press("e")
-        while any(not worker.is_finished for worker in app.workers):
-            await pilot.pause(0.01)
-        await pilot.press("slash", *"shutdown", "enter")
         screen = app.shown_screen
         assert isinstance(screen, LogScreen)
+        while screen.body.follow:
+            await pilot.pause(0.01)
+        await pilot.press("slash", *"shutdown", "enter")
         while not (screen.state and screen.state.hits and screen.state.hits.complete):
             await pilot.pause(0.01)
         screen.body.sync()

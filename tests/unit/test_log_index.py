@@ -327,7 +327,7 @@ def test_levels_by_words_are_the_levels_line_by_line(name: str) -> None:
         (b"vllm-1  | (EngineCore pid=7) WARNING 11-29 14:02:05 [core.py:1] x", b"EngineCore", 2),
         (b"[rank0]:[E1129 17:31:23.6 x.cpp:68] native", b"", 3),
         (b'{"levelname": "WARNING", "message": "m", "vllm_process_name": "Worker"}', b"Worker", 2),
-        (b"a.py:138: FutureWarning: old", b"", 2),
+        (b"lib/a.py:138: FutureWarning: old", b"", 2),
         (b"no level at all", b"", None),
     ],
 )
