@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine_ctl.answers import ForecastView
 from engine_ctl.errors import NotFound, StokerError
-from engine_ctl.front.lifecycle import port_note
+from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.operations import way_for
 from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.model import Kind, Verdict
@@ -74,7 +74,7 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         kv_bytes_now=_kv_bytes(live),
         port_note=_port_note(prepared, live),
         in_flight=_in_flight(live),
-        drain_s=resolved.profile.stop.drain_s or None,
+        drain_s=_drain_s(ctx, live) or resolved.profile.stop.drain_s or None,
         expected_s=expected,
         next_time_s=again,
         rollback_profile=good.name if good else None,
@@ -128,7 +128,13 @@ def _weights_note(weighed: Weighed | None) -> str:
 def _port_note(prepared: Prepared | None, live: Run | None) -> str:
     if prepared is None:
         return ""
-    return port_note(live.spec() if live is not None else None, prepared.spec)
+    return fronts.port_note(live.spec() if live is not None else None, prepared.spec)
+
+
+def _drain_s(ctx: Context, live: Run | None) -> float | None:
+    """How long the running engine's front lets its requests finish; None without a front."""
+    found = fronts.drain(ctx, live) if live is not None else None
+    return found[0].drain_s if found is not None else None
 
 
 def _kv_bytes(live: Run | None) -> int | None:
