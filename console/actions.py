@@ -56,6 +56,10 @@ def _engine(unit: UnitView) -> bool:
     return unit.kind is Kind.ENGINE
 
 
+def _tunable(unit: UnitView) -> bool:
+    return unit.kind in (Kind.ENGINE, Kind.BENCH)
+
+
 def _has_run(unit: UnitView) -> bool:
     return unit.run is not None
 
@@ -318,6 +322,17 @@ ACTIONS: tuple[Action, ...] = (
         "phases",
         _has_start,
         32,
+    ),
+    Action(
+        "tune",
+        "t",
+        "tune",
+        "The points of a sweep, or benches, side by side: best, noise, goal, charts.",
+        "Look",
+        "unit",
+        "compare",
+        _tunable,
+        56,
     ),
     Action(
         "hints",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StartRecord,
     )
     from engine_ctl.model import Event, Snapshot
+    from engine_ctl.tune.rows import Comparison
 
 
 class SnapshotFeed(Protocol):
@@ -95,6 +96,9 @@ class Operations(Protocol):
 
     def starts(self, unit: str) -> tuple[StartRecord, ...]:
         """The unit's starts, newest first, for the waterfall."""
+
+    def tuning(self, unit: str) -> Comparison | None:
+        """The unit's newest sweep as far as it has come, else its benches; None: neither."""
 
     def weights(self) -> tuple[DaemonView, ...]:
         """Every rank and role of every preload daemon."""

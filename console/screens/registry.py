@@ -17,6 +17,7 @@ _SCREENS = {
     "weights": ("console.screens.weights", "WeightsScreen"),
     "events": ("console.screens.events", "EventsScreen"),
     "hints": ("console.screens.hints", "HintsScreen"),
+    "tune": ("console.screens.tune", "TuneScreen"),
     "profiles": ("console.screens.profiles", "ProfilesScreen"),
 }
 

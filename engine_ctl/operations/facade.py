@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from engine_ctl.answers import (
@@ -24,6 +26,9 @@ from engine_ctl.operations.context import Context
 from engine_ctl.state import events
 from engine_ctl.swap.forecast import forecast as forecast_of
 from engine_ctl.swap.journal import Outcome, SwapRecord
+
+if TYPE_CHECKING:
+    from engine_ctl.tune.rows import Comparison
 
 
 class RealOperations:
@@ -83,6 +88,11 @@ class RealOperations:
         from engine_ctl.tune.operation import bench_in_words
 
         return bench_in_words(self.ctx, unit)
+
+    def tuning(self, unit: str) -> Comparison | None:
+        from engine_ctl.tune.rows import latest
+
+        return latest(self.ctx, unit)
 
     # Weights
 

@@ -16,11 +16,13 @@ from engine_ctl.operations.planning import CLI
 from engine_ctl.operations.runs import is_live
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
+from engine_ctl.standby.client import Refused, Unavailable
 from engine_ctl.standby.lifecycle import Wanted
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise import stop as ladder
+from engine_ctl.supervise.launch import launch
 from engine_ctl.tune.progress import BenchProgress, ProgressReader, last_words
 from engine_ctl.tune.results import BenchResult, parse_result
 from engine_ctl.tune.sampling import Sampler
@@ -120,7 +122,15 @@ class Measurement:
             run = store.new_run(spec)
             store.set_current(run)
             self.run = run
-            standbys.start(store, run, wanted)
+            if standing is None or not standing.ready:
+                launch(run)
+                return run
+            try:
+                standbys.become(standing, run)
+            except (Refused, Unavailable):
+                if run.identity() is not None:
+                    raise
+                launch(run)
         return run
 
     def watch(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine_ctl.errors import NotFound, StokerError, Usage
+from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.tune import halving, journal, records
 from engine_ctl.tune.goal import Goal, parse_goal
@@ -275,6 +276,31 @@ def compare(ctx: Context, ids: Sequence[str], goal: str | None = None) -> Compar
     if not ids:
         raise Usage("name what to compare: benches (b1 b2) or a sweep (s1); see: stoker history")
     return of_benches(ctx, ids, goal)
+
+
+NEWEST_BENCHES = 30
+
+
+def latest(ctx: Context, unit: str) -> Comparison | None:
+    """The unit's newest sweep, else its newest benches; None when there is neither.
+
+    The unit of the benches themselves (`bench-…`) stands for the one that they measure."""
+    name = unit.removeprefix("bench-") if not _engine(ctx, unit) else unit
+    sweep = journal.newest(ctx.dirs, name)
+    if sweep is not None:
+        return of_sweep(ctx, sweep)
+    found = []
+    for id in reversed(records.ids(ctx.dirs, "b")):
+        with contextlib.suppress(StokerError):
+            if records.load_bench(ctx.dirs, id).unit == name:
+                found.append(id)
+        if len(found) >= NEWEST_BENCHES:
+            break
+    return of_benches(ctx, found[::-1]) if found else None
+
+
+def _engine(ctx: Context, unit: str) -> bool:
+    return ctx.store.exists(unit) and ctx.store.load(unit).kind is not Kind.BENCH
 
 
 def document(found: Comparison) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Tuning: the points of the unit's newest sweep (or its benches), with a chart of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+
+from console.screens.base import DetailScreen
+from console.view import tune
+from console.view.spans import Item
+from console.widgets.lines import Lines
+
+if TYPE_CHECKING:
+    from engine_ctl.model import Snapshot, UnitView
+    from engine_ctl.tune.shapes import Chart
+
+EVERY_S = 3
+# Below this the table alone is more use than half a chart.
+CHART_LINES = 26
+
+
+class TuneScreen(DetailScreen):
+    """Asked again every few seconds, since a sweep may be going on in another process."""
+
+    ACTION: ClassVar[str] = "tune"
+    NAME: ClassVar[str] = "tune"
+    PER_UNIT: ClassVar[bool] = True
+    CURSOR: ClassVar[bool] = True
+    KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = (
+        ("c", "chart", ""),
+        ("/", "filter", "filter"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "chart", show=False)]
+    DEFAULT_CSS = """
+    TuneScreen #chart { height: 45%; display: none; padding: 0 2; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chart = 0
+        self._drawn: object = None
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="header")
+        yield Lines(id="log-title")
+        body = Lines(id="body", cursor=True)
+        body.can_focus = True
+        yield body
+        yield Container(id="chart")
+        yield Lines(id="said")
+        yield Lines(id="footer")
+
+    def stamp(self, unit: UnitView | None) -> object:
+        snapshot = self.stoker.snapshot
+        beat = int(snapshot.at) // EVERY_S if snapshot else 0
+        return (unit.unit, unit.run, beat) if unit else ""
+
+    def question(self, unit: UnitView | None) -> Callable[[], Any] | None:
+        return (lambda: self.stoker.ops.tuning(unit.unit)) if unit else None
+
+    def items(self, snapshot: Snapshot, unit: UnitView | None, cells: int) -> Sequence[Item]:
+        self._draw()
+        return tune.items(self.answer, self.lines("body").key, cells)
+
+    def on_lines_moved(self, message: Lines.Moved) -> None:
+        message.stop()
+        self.again()
+
+    # Charts
+
+    def charts(self) -> list[Chart]:
+        """The frontier, then a line for each parameter."""
+        if self.answer is None:
+            return []
+        from engine_ctl.tune.shapes import parameters, pareto
+
+        frontier = pareto(self.answer)
+        return [*([frontier] if frontier is not None else []), *parameters(self.answer)]
+
+    def action_chart(self) -> None:
+        """The next chart; after the last one, none."""
+        self.chart = (self.chart + 1) % (len(self.charts()) + 1)
+        self.again()
+
+    def _draw(self) -> None:
+        charts = self.charts()
+        box = self.query_one("#chart", Container)
+        shown = charts[self.chart] if self.chart < len(charts) else None
+        if shown is None or self.size.height < CHART_LINES:
+            box.display = False
+            return
+        box.display = True
+        if self._drawn == shown:
+            return
+        self._drawn = shown
+        # Imported with the first chart only: it is slow to load.
+        from console.screens.tune_chart import ChartWidget
+
+        widgets = list(box.query(ChartWidget))
+        if widgets:
+            widgets[0].draw(shown)
+        else:
+            box.mount(ChartWidget(shown))
