@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from engine_ctl.errors import Usage
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.operations import lifecycle, swapping
+from engine_ctl.swap import journal
 from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome
 from tests.engine.conftest import CpuRuntime
@@ -63,7 +65,7 @@ def test_clients_see_the_public_port(here: World, unit: str) -> None:
     assert rows[f"{unit}-front"]["kind"] == "front"
     until(lambda: here.document("ps", f"{unit}-front")["units"][0]["phase"] == "ready")
     assert complete(spec.public_port, str(here.model)) == complete(spec.port, str(here.model))
-    with pytest.raises(Usage, match="stoker start u"):
+    with pytest.raises(Usage, match="stoker restart u"):
         lifecycle.start(here.ctx, f"{unit}-front")
 
 
@@ -83,7 +85,7 @@ def test_no_request_fails_during_swaps(here: World, unit: str) -> None:
 
 
 def test_long_requests_finish_on_the_old_engine(here: World, unit: str) -> None:
-    client = SteadyClient(port_of(here, unit), str(here.model), tokens=400)
+    client = SteadyClient(port_of(here, unit), str(here.model), rate=1.0, tokens=300)
     with client:
         until(lambda: (forecast(here.ctx, unit).in_flight or 0) > 0)
         done = swapping.swap_to(here.ctx, unit, "fb", quiet)
@@ -107,6 +109,42 @@ def test_a_killed_front_comes_back(here: World, unit: str) -> None:
     assert here.current(f"{unit}-front").id != front.id
     assert swapping.swap_to(here.ctx, unit, "fb", quiet).outcome is Outcome.COMMITTED
     assert complete(port, str(here.model))
+
+
+def test_a_killed_engine_is_waited_for(here: World, unit: str) -> None:
+    port = port_of(here, unit)
+    restart = {"policy": "on-failure", "backoff_s": 0.1}
+    here.profile("again", front=True, port=port, restart=restart)
+    swapping.swap_to(here.ctx, unit, "again", quiet)
+    run = here.current(unit)
+    who = run.identity()
+    assert who is not None
+    os.kill(who.leader.pid, signal.SIGKILL)
+    until(lambda: run.exit() is not None, 60)
+    assert complete(port, str(here.model), timeout=120.0)
+    assert here.current(unit).id != run.id
+    assert port_of(here, unit) == port
+
+
+def test_a_swap_whose_stoker_is_killed_ends_the_waiting(here: World, unit: str) -> None:
+    port, texts = port_of(here, unit), []
+    process = here.command("swap", unit, "fb", wait=False)
+
+    def gone_on() -> bool:
+        record = journal.read(here.ctx.store, unit)
+        return record is not None and record.outcome is None and record.step != "checked"
+
+    until(lambda: gone_on() or process.poll() is not None, 60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+    asker = threading.Thread(
+        target=lambda: texts.append(complete(port, str(here.model), timeout=120.0))
+    )
+    asker.start()
+    here.document("ps")
+    asker.join(120)
+    assert len(texts) == 1
+    until(lambda: not here.ctx.store.locked(unit), 60)
 
 
 def test_damaged_state_does_not_end_service(here: World, unit: str) -> None:
