@@ -1,4 +1,4 @@
-"""One measurement: a run of `vllm bench serve` under its own shim, watched to its end."""
+"""One bench as a run: `vllm bench serve` under its own shim, watched to its end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from engine_ctl.errors import Failed, StokerError
+from engine_ctl.inside import standby_bench
 from engine_ctl.model import Kind
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.planning import CLI
 from engine_ctl.operations.runs import is_live
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
@@ -26,8 +26,10 @@ from engine_ctl.supervise.launch import launch
 from engine_ctl.tune.progress import BenchProgress, ProgressReader, last_words
 from engine_ctl.tune.results import BenchResult, parse_result
 from engine_ctl.tune.sampling import Sampler
+from engine_ctl.tune.settings import result_name
 from profiles.model import EnvRef, Restart, Stop
 
+SCRIPT = Path(standby_bench.__file__)
 STOP = Stop(ask_s=2.0, ask_again_s=2.0, kill_s=3.0)
 LOOK_S = 0.02
 ENGINE_LOOK_S = 0.5
@@ -79,7 +81,7 @@ def spec_for(
     return RunSpec(
         unit=unit,
         kind=Kind.BENCH,
-        argv=[runtime.python, *CLI, *words],
+        argv=[runtime.python, str(SCRIPT), *words],
         display_argv=["vllm", *words],
         env=env,
         env_refs=refs,
@@ -101,15 +103,27 @@ def spec_for(
 
 
 class Measurement:
-    """One run of the benchmark against `engine`."""
+    """One run of the benchmark against `engine`: `repeats` measurements in one process, each of
+    which leaves a result file in `directory`."""
 
-    def __init__(self, ctx: Context, engine: Run, runtime: Runtime, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        engine: Run,
+        runtime: Runtime,
+        sampler: Sampler,
+        directory: Path,
+        repeats: int,
+    ) -> None:
         self.ctx = ctx
         self.engine = engine
         self.runtime = runtime
         self.sampler = sampler
+        self.directory = directory
+        self.repeats = repeats
         self.run: Run | None = None
         self.life_s = 0.0
+        self.results: list[BenchResult] = []
 
     def begin(self, spec: RunSpec) -> Run:
         """Start it: forked from the engine's standby (seconds less), else as a new process."""
@@ -133,40 +147,45 @@ class Measurement:
                 launch(run)
         return run
 
-    def watch(
-        self,
-        result: Path,
-        stall_s: float,
-        told: Callable[[BenchProgress], None],
-        repeat: int,
-        repeats: int,
-    ) -> BenchResult:
-        """Wait for the end. Raises EngineEnded, or Failed saying why there is no result; whatever
-        is raised, nothing of the benchmark runs on."""
+    def watch(self, stall_s: float, told: Callable[[BenchProgress], None]) -> None:
+        """Wait for the end; `results` are those of the measurements that came to theirs.
+
+        Raises EngineEnded, or Failed saying why results are missing; whatever is raised, nothing
+        of the benchmark runs on."""
         run = self.run
         assert run is not None
         try:
-            self._wait(run, stall_s, told, repeat, repeats)
+            self._wait(run, stall_s, told)
         except BaseException:
             self.stop()
+            self._take()
             raise
         record = run.exit()
         self.life_s = (record.seconds if record is not None else None) or 0.0
-        return self._result(run, result)
+        self._take()
+        self._judge(run)
+
+    def _take(self) -> None:
+        """Read the results that are complete."""
+        self.results = []
+        for repeat in range(self.repeats):
+            path = self.directory / result_name(repeat)
+            try:
+                self.results.append(parse_result(path.read_bytes()))
+            except (OSError, Failed):
+                return
+
+    def _done(self) -> int:
+        """Measurements that have left their result."""
+        names = (result_name(repeat) for repeat in range(self.repeats))
+        return sum((self.directory / name).exists() for name in names)
 
     def stop(self) -> None:
         """End the benchmark, if it lives."""
         if self.run is not None and is_live(self.run):
             ladder.stop(self.run, by=self.ctx.by, reason="the bench was given up")
 
-    def _wait(
-        self,
-        run: Run,
-        stall_s: float,
-        told: Callable[[BenchProgress], None],
-        repeat: int,
-        repeats: int,
-    ) -> None:
+    def _wait(self, run: Run, stall_s: float, told: Callable[[BenchProgress], None]) -> None:
         reader, offset, said = ProgressReader(), 0, None
         moved = time.monotonic()
         look_at_engine = moved + ENGINE_LOOK_S
@@ -177,7 +196,7 @@ class Measurement:
                 offset += len(data)
                 reader.feed(data)
                 moved = time.monotonic()
-            now = reader.now(repeat, repeats)
+            now = reader.now(min(self._done() + 1, self.repeats), self.repeats)
             if now != said:
                 told(now)
                 said = now
@@ -193,24 +212,24 @@ class Measurement:
                 )
             time.sleep(LOOK_S)
 
-    def _result(self, run: Run, path: Path) -> BenchResult:
+    def _judge(self, run: Run) -> None:
+        """Why results are missing, if they are."""
         record = run.exit()
         code = record.code if record is not None else None
         if record is not None and record.error:
             raise Failed(f"the bench could not run: {record.error}")
         if record is not None and record.requested:
             raise Failed(f"the bench {run.id} was stopped by {self._who(run)}")
-        if code != 0 or not path.exists():
+        if code != 0 or len(self.results) < self.repeats:
             self._engine_ends()
             raise Failed(
                 f"vllm bench serve failed: {last_words(_read_end(run.log))}; see {run.log}"
             )
-        result = parse_result(path.read_bytes())
-        if result.failed or not result.completed:
+        if any(result.failed or not result.completed for result in self.results):
             self._engine_ends()
-        if not result.completed:
-            raise Failed(f"all {result.failed} requests of the bench failed: {_error_of(run)}")
-        return result
+        if not any(result.completed for result in self.results):
+            failed = sum(result.failed for result in self.results)
+            raise Failed(f"all {failed} requests of the bench failed: {_error_of(run)}")
 
     @staticmethod
     def _who(run: Run) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError
+from engine_ctl.inside.standby_bench import ALSO
 from engine_ctl.model import Kind
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.units import endpoint_of
@@ -36,6 +37,7 @@ from engine_ctl.tune.settings import (
     bench_words,
     describe,
     fitted,
+    repeated_words,
     settings,
 )
 from profiles.model import EnvRef, Profile
@@ -110,7 +112,7 @@ def measure(
     sweep: str | None = None,
     point: Mapping[str, Any] | None = None,
 ) -> BenchRecord:
-    """One bench under `measuring`: every repeat is a run of its own. Raises as `bench` does."""
+    """One bench under `measuring`. Raises as `bench` does."""
     began = time.monotonic()
     spec = engine.spec()
     if engine.ready() is None:
@@ -142,20 +144,15 @@ def measure(
     )
     tell(f"{engine.unit}: bench {id}: {describe(made)}")
     problem: BaseException | None = None
-    results, runs, in_bench = [], [], 0.0
     sampler.tick(force=True)
+    one = Measurement(ctx, engine, runtime, sampler, directory, made.repeats)
     try:
-        for repeat in range(made.repeats):
-            one = Measurement(ctx, engine, runtime, sampler)
-            name = f"result-{repeat + 1}.json"
-            words = bench_words(made, target, seed + repeat, str(directory), name)
-            runs.append(one.begin(spec_for(spec, unit, words, runtime, _key(profile), ctx.by)).id)
-            results.append(
-                one.watch(directory / name, made.stall_s, told, repeat + 1, made.repeats)
-            )
-            in_bench += one.life_s
+        words = repeated_words(made, target, seed, str(directory))
+        one.begin(spec_for(spec, unit, words, runtime, _key(profile), ctx.by))
+        one.watch(made.stall_s, told)
     except BaseException as error:
         problem = error
+    results = one.results
     sampler.tick(force=True)
     sampler.close()
     failed = sum(result.failed for result in results)
@@ -165,8 +162,8 @@ def measure(
     record = msgspec.structs.replace(
         record,
         seconds=round(time.monotonic() - began, 3),
-        bench_s=round(in_bench, 3),
-        runs=runs,
+        bench_s=round(one.life_s, 3),
+        run=one.run.id if one.run is not None else "",
         results=results,
         stats=records.statistics(results),
         samples=sampler.samples,
@@ -198,11 +195,12 @@ def _measured(ctx: Context, unit: str, engine: str) -> int:
     count = 0
     for run in reversed(ctx.store.runs(unit)):
         try:
-            if run.spec().predecessor != engine:
-                break
+            spec = run.spec()
         except StokerError:
             continue
-        count += 1
+        if spec.predecessor != engine:
+            break
+        count += 1 + spec.argv.count(ALSO)
     return count
 
 

@@ -51,10 +51,10 @@ class BenchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """bench.json: one benchmark of one engine, with everything to judge and to repeat it.
 
     `profile` is the resolved profile, secrets masked; `command` vLLM's words for one measurement;
-    `results` one per measurement that came to its end; `stats` their figures by name
-    (`throughput`, `ttft_p95`, …). `prefix_hit_rate` is the share of prompt tokens that the
-    engine's cache answered during the bench. `seconds` is the whole bench, `bench_s` the part
-    that ran in vLLM's benchmark. `problem`: why it did not come to its end."""
+    `run` the benchmark's own run; `results` one per measurement that came to its end; `stats`
+    their figures by name (`throughput`, `ttft_p95`, …). `prefix_hit_rate` is the share of prompt
+    tokens that the engine's cache answered during the bench. `seconds` is the whole bench,
+    `bench_s` the life of vLLM's process in it. `problem`: why it did not come to its end."""
 
     schema: int = 1
     id: str
@@ -72,7 +72,7 @@ class BenchRecord(msgspec.Struct, frozen=True, kw_only=True):
     start: StartSummary | None = None
     settings: BenchSettings = msgspec.field(default_factory=BenchSettings)
     command: list[str] = msgspec.field(default_factory=list)
-    runs: list[str] = msgspec.field(default_factory=list)
+    run: str = ""
     results: list[BenchResult] = msgspec.field(default_factory=list)
     stats: dict[str, Stat] = msgspec.field(default_factory=dict)
     samples: list[Sample] = msgspec.field(default_factory=list)

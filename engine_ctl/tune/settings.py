@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from engine_ctl.errors import Usage
+from engine_ctl.inside.standby_bench import ALSO
 from engine_ctl.tune.results import LATENCIES, PERCENTILES
 
 # dataset of ours -> --dataset-name of vllm bench serve
@@ -175,6 +176,20 @@ def bench_words(
             continue
         words += [option] if value is True else [option, str(value)]
     return [*words, "--save-result", "--result-dir", result_dir, "--result-filename", result_name]
+
+
+def repeated_words(made: BenchSettings, target: Target, seed: int, directory: str) -> list[str]:
+    """The words of all measurements of a bench in one process (see inside/standby_bench.py): each
+    with the seed after the one before, and with a result file of its own."""
+    words = bench_words(made, target, seed, directory, result_name(0))
+    for repeat in range(1, made.repeats):
+        words += [ALSO, "--seed", str(seed + repeat), "--result-filename", result_name(repeat)]
+    return words
+
+
+def result_name(repeat: int) -> str:
+    """The file of a measurement, counted from 0."""
+    return f"result-{repeat + 1}.json"
 
 
 def describe(made: BenchSettings) -> str:

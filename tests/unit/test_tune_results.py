@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_ctl.errors import Failed, Usage
+from engine_ctl.inside.standby_bench import is_bench, measurements
 from engine_ctl.tune.progress import ProgressReader, last_words
 from engine_ctl.tune.results import parse_result
-from engine_ctl.tune.settings import Target, bench_words, describe, fitted, settings
+from engine_ctl.tune.settings import (
+    Target,
+    bench_words,
+    describe,
+    fitted,
+    repeated_words,
+    settings,
+)
 from engine_ctl.tune.stats import Stat, median, stat, within_noise
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
@@ -136,6 +144,18 @@ def test_the_words_of_a_measurement() -> None:
     assert "--result-dir /d --result-filename r.json" in text and "--num-prompts 8" in text
     recorded = bench_words(settings({"path": "/r.jsonl"}), TARGET, 0, "/d", "r")
     assert "--dataset-name custom --dataset-path /r.jsonl" in " ".join(recorded)
+
+
+def test_several_measurements_in_one_process() -> None:
+    made = settings({"requests": 8, "repeats": 3, "goodput": {"ttft": 5}})
+    words = repeated_words(made, TARGET, 7, "/d")
+    assert is_bench(words) and not is_bench(["serve", "/m"]) and not is_bench(["bench", "sweep"])
+    each = measurements(words[2:])
+    assert each[0] == bench_words(made, TARGET, 7, "/d", "result-1.json")[2:]
+    assert [e[-1] for e in each] == ["result-1.json", "result-2.json", "result-3.json"]
+    assert [e[len(e) - 1 - e[::-1].index("--seed") + 1] for e in each] == ["7", "8", "9"]
+    assert all(e[: len(each[0])] == each[0] for e in each)
+    assert measurements(["a"]) == [["a"]]
 
 
 def test_progress_out_of_a_real_log() -> None:
