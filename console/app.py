@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App
@@ -93,9 +94,12 @@ class StokerApp(App[None]):
 
     def _start_feed(self) -> None:
         """After the first paint, and not in this thread: a real feed imports and opens NVML."""
-        threading.Thread(
-            target=self.feed.start, args=(self._fed,), name="feed-start", daemon=True
-        ).start()
+
+        def begin() -> None:
+            self.feed.start(self._fed)
+            import_module("console.screens.log")  # so that the first key `l` is answered at once
+
+        threading.Thread(target=begin, name="feed-start", daemon=True).start()
 
     def on_unmount(self) -> None:
         self._tail.stop()

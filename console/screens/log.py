@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -21,12 +21,14 @@ from console.widgets.lines import Lines
 from console.widgets.log_view import LogLines
 from console.widgets.log_view_search import LogSearch
 from engine_ctl.errors import Usage
-from engine_ctl.logs import view_facts
 from engine_ctl.logs.search import Query
 from engine_ctl.logs.view import DEBUG, ERROR, INFO, WARNING, Choice
 from engine_ctl.logs.view_reader import FOLDED_BYTES, LogReader, State
 from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
 from engine_ctl.model import Snapshot, UnitView
+
+if TYPE_CHECKING:
+    from engine_ctl.logs.view_facts import Stretch
 
 _OF_A_SEARCH = ("log_next", "log_previous", "log_matches")
 
@@ -45,12 +47,6 @@ class LogScreen(StokerScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(entry.keys, f"log('{entry.id}')", show=False) for entry in actions.groups()["Log"]
     ]
-    DEFAULT_CSS = """
-    LogLines { height: 1fr; background: $background; scrollbar-size-vertical: 1;
-               scrollbar-size-horizontal: 0; }
-    LogLines:focus { background: $background; }
-    #log-choice { height: 1; background: $surface; }
-    """
 
     def __init__(self, unit: str, run: str | None = None, offset: int | None = None) -> None:
         super().__init__()
@@ -324,6 +320,8 @@ class LogScreen(StokerScreen):
         files = state.files
 
         def ask() -> list[str]:
+            from engine_ctl.logs import view_facts
+
             return list(dict.fromkeys(n for f in files for n in view_facts.processes_of(f)))
 
         def choose(names: list[str]) -> None:
@@ -345,7 +343,7 @@ class LogScreen(StokerScreen):
             self.stoker.say("A merge has no phases.", "warn")
             return
 
-        def choose(stretches: tuple[view_facts.Stretch, ...]) -> None:
+        def choose(stretches: tuple[Stretch, ...]) -> None:
             options = [(str(i), str(part.phase)) for i, part in enumerate(stretches)]
 
             def chosen(keys: tuple[str, ...] | None) -> None:
@@ -363,7 +361,12 @@ class LogScreen(StokerScreen):
 
             self.app.push_screen(LogChoose("Lines of the phase", options, (), False), chosen)
 
-        self._ask(lambda: view_facts.phases_of(state.files[0]), choose)
+        def ask() -> tuple[Stretch, ...]:
+            from engine_ctl.logs import view_facts
+
+            return view_facts.phases_of(state.files[0])
+
+        self._ask(ask, choose)
 
     def do_error(self) -> None:
         state = self.state
@@ -376,7 +379,12 @@ class LogScreen(StokerScreen):
                 return
             self.body.go_to(offset)
 
-        self._ask(lambda: view_facts.first_error(state.files[0]), go)
+        def ask() -> int | None:
+            from engine_ctl.logs import view_facts
+
+            return view_facts.first_error(state.files[0])
+
+        self._ask(ask, go)
 
     def _ask(self, question: Callable[[], Any], then: Callable[[Any], None]) -> None:
         reader = self._reader

@@ -75,6 +75,7 @@ class LogLines(ScrollView, can_focus=True):
         self._wanted: int | str | None = None
         self._place: int | None = None
         self._pressed: int | None = None
+        self._sight: object = None
         self._strips: LRUCache[object, Strip] = LRUCache(_KEPT)
         self._pieces: LRUCache[object, list[Strip]] = LRUCache(500)
         self._styles: dict[str, Style] = {}
@@ -128,7 +129,12 @@ class LogLines(ScrollView, can_focus=True):
             self.top = self._last_top
             self.seen_stop = rows.stop
         self._settle()
-        self.refresh()
+        bottom = min(self.top + self.size.height, rows.stop)
+        ends = state.files[-1].size if bottom == rows.stop else 0
+        sight = (self.top, self.cursor, bottom, ends, len(rows) > 0)
+        if sight != self._sight:
+            self._sight = sight
+            self.refresh()
 
     def _seek(self, key: int | None) -> None:
         """Put the cursor on the row of a line, where it stood on the screen before."""

@@ -1,6 +1,6 @@
 """A log of realistic vLLM lines of any size, for the benchmarks of the log view.
 
-python tests/bench/log_lines.py FILE [megabytes]
+python tests/bench/log_lines.py FILE [lines]
 """
 
 from __future__ import annotations
@@ -57,18 +57,16 @@ def piece(seed: int, lines: int = 20000) -> bytes:
     return "".join(f"{line}\n" for line in out).encode()
 
 
-def make(path: Path, megabytes: int) -> int:
-    """Write the log; the number of its lines."""
+def make(path: Path, lines: int = 10_000_000) -> int:
+    """Write a log of about `lines` lines (105 bytes each); its exact number of lines."""
     pieces = [piece(seed) for seed in range(40)]
     rng = random.Random(7)
-    lines = 0
     with path.open("wb") as file:
         file.write(_HEAD.encode())
-        while file.tell() < megabytes * 1_000_000:
+        for _ in range(lines // 20000):
             file.write(rng.choice(pieces))
-            lines += 20000
-    return lines + _HEAD.count("\n")
+    return lines // 20000 * 20000 + _HEAD.count("\n")
 
 
 if __name__ == "__main__":
-    print(make(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1000))
+    print(make(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000_000))
