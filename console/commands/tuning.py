@@ -144,6 +144,8 @@ def bench(unit: str, as_json: bool, **given: Any) -> int:
             if "could not be kept" in problem or "damaged" in problem:
                 print(f"stoker: {problem}", file=sys.stderr)
         emit_json(operation.document(done, path))
+        if done.problem:
+            print(f"stoker: {unit}: {operation.summary(done)}", file=sys.stderr)
     else:
         print(_bench_text(done))
     return 1 if done.problem else 0

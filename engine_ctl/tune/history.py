@@ -102,7 +102,7 @@ class Book:
             runtime=record.runtime.get("version"),
             run=record.engine_run,
             seconds=record.seconds,
-            outcome="failed" if not record.results else "measured",
+            outcome="failed" if record.failed else "measured",
             verdict=record.start.verdict if record.start is not None else None,
             throughput=record.median("throughput"),
             requests=record.median("requests"),

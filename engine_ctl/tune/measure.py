@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -222,9 +223,14 @@ class Measurement:
             raise Failed(f"the bench {run.id} was stopped by {self._who(run)}")
         if code != 0 or len(self.results) < self.repeats:
             self._engine_ends()
-            raise Failed(
-                f"vllm bench serve failed: {last_words(_read_end(run.log))}; see {run.log}"
-            )
+            words = last_words(_read_end(run.log))
+            missing = re.search(r"No module named '([\w.]+)'", words)
+            if missing is not None:
+                raise Failed(
+                    f"vLLM needs {missing[1]} for this benchmark and the runtime has none; "
+                    f"run: {self.runtime.python} -m pip install {missing[1]}"
+                )
+            raise Failed(f"vllm bench serve failed: {words}; see {run.log}")
         if any(result.failed or not result.completed for result in self.results):
             self._engine_ends()
         if not any(result.completed for result in self.results):

@@ -169,6 +169,7 @@ def measure(
         samples=sampler.samples,
         prefix_hit_rate=sampler.prefix_hit_rate(),
         problem=said,
+        failed=problem is not None,
     )
     keep(ctx, record, tell)
     if problem is not None:

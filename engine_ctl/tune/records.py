@@ -54,7 +54,8 @@ class BenchRecord(msgspec.Struct, frozen=True, kw_only=True):
     `run` the benchmark's own run; `results` one per measurement that came to its end; `stats`
     their figures by name (`throughput`, `ttft_p95`, …). `prefix_hit_rate` is the share of prompt
     tokens that the engine's cache answered during the bench. `seconds` is the whole bench,
-    `bench_s` the life of vLLM's process in it. `problem`: why it did not come to its end."""
+    `bench_s` the life of vLLM's process in it. `problem`: what went wrong; `failed`: so much that
+    the figures, if there are any, do not count."""
 
     schema: int = 1
     id: str
@@ -80,6 +81,7 @@ class BenchRecord(msgspec.Struct, frozen=True, kw_only=True):
     sweep: str | None = None
     point: dict[str, Any] = msgspec.field(default_factory=dict)
     problem: str | None = None
+    failed: bool = False
 
     def median(self, name: str) -> float | None:
         found = self.stats.get(name)

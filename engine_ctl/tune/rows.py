@@ -209,7 +209,8 @@ def of_benches(ctx: Context, ids: Sequence[str], goal: str | None = None) -> Com
     rows = []
     for index, record in enumerate(found):
         point = {name: _setting(record, name) for name in axes}
-        row = Row(index, point, f"{record.id} {record.profile_name}", "done", bench=record.id)
+        word = "failed" if record.failed else "done"
+        row = Row(index, point, f"{record.id} {record.profile_name}", word, bench=record.id)
         rows.append(_measured(row, record))
     units = list(dict.fromkeys(record.unit for record in found))
     return Comparison(

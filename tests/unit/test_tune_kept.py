@@ -153,7 +153,7 @@ def test_history_finds_by_every_filter(ctx: Context) -> None:
     with history.opened(ctx.dirs) as book:
         book.add_bench(bench(ctx, [100.0, 110.0, 105.0]))
         book.add_bench(bench(ctx, [50.0], unit="other", profile_name="q", sweep="s1"))
-        book.add_bench(bench(ctx, [], problem="the engine died 100%_x"))
+        book.add_bench(bench(ctx, [], problem="the engine died 100%_x", failed=True))
         assert [e["id"] for e in book.find(Filter())] == ["b3", "b2", "b1"]
         assert [e["id"] for e in book.find(Filter(unit="other"))] == ["b2"]
         assert [e["id"] for e in book.find(Filter(profile="p", limit=1))] == ["b3"]
