@@ -36,6 +36,8 @@ class ChartWidget(PlotextPlot):
         ):
             if dots:
                 plot.scatter([d.x for d in dots], [d.y for d in dots], marker=marker, color=colour)
+        if chart.limit is not None:
+            plot.vline(chart.limit)
         if chart.ticks:
             plot.xticks([x for x, _ in chart.ticks], [text for _, text in chart.ticks])
         plot.title(f"{chart.title}   ★ best  ● meets the goal  × misses it")

@@ -38,6 +38,7 @@ svg { width: 100%; height: auto; } .grid { stroke: var(--rule); }
 .tick { fill: var(--soft); font-size: 12px; } .axis, .name { fill: var(--ink); font-size: 13px; }
 .line { fill: none; stroke: var(--line); stroke-width: 2; } .dot { fill: var(--line); }
 .best { fill: var(--best); } .missed { fill: none; stroke: var(--missed); stroke-width: 2; }
+.limit { stroke: var(--soft); stroke-dasharray: 4 4; }
 """
 
 
@@ -97,9 +98,11 @@ def html(found: Comparison, context: Mapping[str, Any], at: float | None = None)
     out += [f'<p class="bad">{escape(text)}</p>' for text in found.conditions]
     charts = [c for c in (pareto(found), *parameters(found)) if c is not None]
     labels = [row.label for row in found.rows]
-    out.append('<div class="charts">')
-    out += [f"<figure>{svg(chart, labels)}</figure>" for chart in charts]
-    out.append('</div><h2>Points</h2><div class="scroll"><table><thead><tr><th></th>')
+    if charts:
+        figures = "".join(f"<figure>{svg(chart, labels)}</figure>" for chart in charts)
+        out.append(f'<div class="charts">{figures}</div><p class="soft">★ best, ● meets the goal, ')
+        out.append("○ misses it. The line joins the best ones; point at a dot for its figures.</p>")
+    out.append('<h2>Points</h2><div class="scroll"><table><thead><tr><th></th>')
     axes = found.axes or ("bench",)
     out += [f'<th class="text">{escape(axis)}</th>' for axis in axes]
     out += [f"<th>{escape(name)}{escape(_unit(name))}</th>" for name in metrics]

@@ -26,7 +26,8 @@ class Dot:
 @dataclass(frozen=True, slots=True)
 class Chart:
     """Dots, and the line through those of them that matter: the frontier, or for each value of a
-    parameter the best. `ticks` are (x, text) where x stands for values that are no numbers."""
+    parameter the best. `ticks` are (x, text) where x stands for values that are no numbers;
+    `limit` is the goal's own on x."""
 
     title: str
     x_label: str
@@ -34,6 +35,7 @@ class Chart:
     dots: tuple[Dot, ...]
     line: tuple[tuple[float, float], ...]
     ticks: tuple[tuple[float, str], ...] = ()
+    limit: float | None = None
 
 
 def axes_of(found: Comparison) -> tuple[str, str]:
@@ -65,7 +67,9 @@ def pareto(found: Comparison) -> Chart | None:
     if len(dots) < 2:
         return None
     line = tuple((dot.x, dot.y) for dot in frontier(dots))
-    return Chart(f"{rate} against {latency}", f"{latency} (ms)", rate, dots, line)
+    limits = [c.limit for c in found.goal.conditions if c.metric == latency]
+    title = f"{rate} against {latency}"
+    return Chart(title, f"{latency} (ms)", rate, dots, line, limit=limits[0] if limits else None)
 
 
 def parameters(found: Comparison) -> tuple[Chart, ...]:

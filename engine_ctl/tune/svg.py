@@ -49,6 +49,12 @@ def svg(chart: Chart, labels: Sequence[str]) -> str:
         f'<text class="axis" transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" '
         f'text-anchor="middle">{escape(chart.y_label)}</text>'
     )
+    if chart.limit is not None and x0 <= chart.limit <= x1:
+        at = f"{px(chart.limit):.1f}"
+        out.append(
+            f'<line class="limit" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            f'<text class="tick" x="{at}" dx="-4" y="{TOP + 8}" text-anchor="end">goal</text>'
+        )
     if len(chart.line) > 1:
         path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in chart.line)
         out.append(f'<polyline class="line" points="{path}"/>')

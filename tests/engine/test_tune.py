@@ -89,6 +89,8 @@ def test_the_command_prints_one_document_and_the_history_has_it(here: World, por
     assert [e["kind"] for e in entries[:2]] == ["bench", "bench"]
     assert entries[-1]["kind"] == "start"
     assert entries[-1]["seconds"] > 0 and entries[-1]["outcome"] == "ready"
+    (row,) = [u for u in here.document("ps")["units"] if u["unit"] == "bench-a"]
+    assert row["kind"] == "bench" and row["phase"] == "exited" and row["cause"] is None
 
 
 def test_a_sharegpt_file(here: World, port: int, tmp_path: Path) -> None:
