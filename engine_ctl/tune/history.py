@@ -24,6 +24,7 @@ from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness
 from engine_ctl.tune import records
 from engine_ctl.tune.records import BenchRecord
+from profiles.effective import mask_argv
 
 NAME = "history.sqlite"
 VERSION = 1
@@ -122,7 +123,7 @@ class Book:
         ready, cause = run.ready(), facts.cause if facts is not None else None
         document = {
             "kind": spec.kind,
-            "command": spec.display_argv,
+            "command": mask_argv(spec.display_argv),
             "by": spec.by,
             "cause": msgspec.to_builtins(cause) if cause is not None else None,
             "phases": [

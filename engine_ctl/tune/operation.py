@@ -40,6 +40,8 @@ from engine_ctl.tune.settings import (
     repeated_words,
     settings,
 )
+from profiles.diff import masked
+from profiles.effective import mask_argv
 from profiles.model import EnvRef, Profile
 
 Tell = Callable[[str], None]
@@ -131,14 +133,14 @@ def measure(
         at=time.time(),
         by=ctx.by,
         profile_name=spec.profile or "",
-        profile=catalogue.plain(profile) if profile is not None else {},
+        profile=shown_profile(profile) if profile is not None else {},
         runtime={"name": runtime.name, "version": runtime.version, "platform": runtime.platform},
         hardware=hardware.describe(sampler.readings, tuple(spec.gpus)),
         engine_run=engine.id,
-        serve_command=list(spec.display_argv),
+        serve_command=list(mask_argv(spec.display_argv)),
         start=start_summary(engine),
         settings=made,
-        command=["vllm", *bench_words(made, target, seed, ".", "result.json")],
+        command=["vllm", *mask_argv(bench_words(made, target, seed, ".", "result.json"))],
         sweep=sweep,
         point=dict(point or {}),
     )
@@ -177,6 +179,13 @@ def measure(
         raise problem
     ctx.event(engine.unit, f"bench {id}: {summary(record)}")
     return record
+
+
+def shown_profile(profile: Profile) -> dict[str, Any]:
+    """The profile as it may be kept and shown: secrets in arguments and environment masked."""
+    shown: dict[str, Any] = catalogue.plain(profile)
+    shown["env"] = {name: masked(name, value) for name, value in profile.env.items()}
+    return shown
 
 
 def keep(ctx: Context, record: BenchRecord, tell: Tell) -> None:

@@ -13,20 +13,22 @@ import msgspec
 import pytest
 
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
+from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
+from engine_ctl.state.records import RunSpec
 from engine_ctl.tune import history, journal, keeping, records, rows
 from engine_ctl.tune.goal import parse_goal
 from engine_ctl.tune.history import Filter
 from engine_ctl.tune.journal import Entry, SweepRecord, replay
-from engine_ctl.tune.operation import document, summary
+from engine_ctl.tune.operation import document, shown_profile, summary
 from engine_ctl.tune.records import BenchRecord, StartSummary, statistics
 from engine_ctl.tune.report import html as page
 from engine_ctl.tune.report import markdown
 from engine_ctl.tune.results import BenchResult
 from engine_ctl.tune.shapes import Dot, frontier, parameters, pareto
 from engine_ctl.tune.svg import ticks
-from profiles.model import Profile
+from profiles.model import EnvRef, Profile
 
 
 @pytest.fixture
@@ -199,6 +201,26 @@ def test_a_newer_schema_is_left_alone(ctx: Context) -> None:
     with pytest.raises(Failed, match="newer Stoker"), history.opened(ctx.dirs):
         pass
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_secret_is_kept(ctx: Context) -> None:
+    profile = Profile(
+        name="p",
+        model="/m",
+        args={"api_key": "sesame-1"},
+        env={"HF_TOKEN": "sesame-2", "PLAIN": "1", "K": EnvRef(from_env="MY_KEY")},
+    )
+    shown = shown_profile(profile)
+    assert "sesame" not in str(shown) and shown["env"]["PLAIN"] == "1"
+    assert shown["env"]["K"] == "from env MY_KEY"
+    ctx.store.create("chat", Kind.ENGINE, "p", "test")
+    argv = ["vllm", "serve", "/m", "--api-key", "sesame-3"]
+    ctx.store.new_run(RunSpec(unit="chat", kind=Kind.ENGINE, argv=argv, display_argv=argv))
+    with history.opened(ctx.dirs) as book:
+        book.add_starts(ctx.store)
+        (entry,) = book.find(Filter(kind="start"))
+    assert entry["outcome"] == "lost" and "sesame" not in str(entry)
+    assert entry["detail"]["command"][:3] == ["vllm", "serve", "/m"]
 
 
 # Comparing
