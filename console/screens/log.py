@@ -514,7 +514,7 @@ class LogScreen(StokerScreen):
         if found is None and state.hits.complete and len(state.hits) and self._incremental:
             found = state.hits.beside(start or 0, False)
         if found is not None:
-            self._incremental = False if state.hits.complete else self._incremental
+            self._incremental = False
             body.go_to(found)
             self._open_hit(found)
             return

@@ -41,6 +41,7 @@ class Query:
         except (re.error, OverflowError, RecursionError) as error:
             raise Usage(f"not a regular expression: {error}") from None
         self._folding = not case
+        self._dense = False
         self._choices: list[tuple[bytes, ...]] = []
         if regex:
             self._choices = _literals(source, flags)
@@ -85,13 +86,20 @@ class Query:
     def look(self, file: LogFile, block: int) -> Found | int:
         start, data, _ = lines_of(file, block)
         text = data.lower() if self._folding else data
+        plain = data if self.regex else text
+        if self._dense and self._whole is not None:
+            # The block before was full of matches: this one will be.
+            count = len(self._whole.findall(plain))
+            self._dense = count > FEW
+            if self._dense:
+                return count
         first = list(islice(self._starts(data, text), FEW + 1))
         if len(first) <= FEW:
             return Found([start + at for at in first])
         if self._whole is None:
             return self.count_in(data)
+        self._dense = True
         rest = data.find(b"\n", first[-1]) + 1
-        plain = data if self.regex else text
         return len(first) + (len(self._whole.findall(plain, rest)) if rest else 0)
 
     def find(self, file: LogFile, block: int) -> Found:

@@ -20,8 +20,8 @@ from engine_ctl.logs.view_merge import MergedHits, MergedRows, place_of
 FOLDED_BYTES = 64 << 20
 """Larger logs are opened without folds, which need every line to be taken apart."""
 _POLL_S = 0.1
-_SLICE_S = 0.004
-_TELL_S = 0.08
+_SLICE_S = 0.008
+_TELL_S = 0.1
 
 
 class IndexHits:

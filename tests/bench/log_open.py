@@ -73,6 +73,8 @@ def stoker(path: Path, lines: int) -> None:
     print(f"  to the last line      {(terminal.wait('following') - begin) * 1000:.0f} ms")
     for text, regex in SEARCHES:
         count, took = grep(path, text, regex)
+        if not count:
+            continue  # "0 lines" is written at once, and stays
         terminal.send("/")
         terminal.quiet()
         if regex:
@@ -174,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", nargs="?")
     parser.add_argument("--toolong", default=shutil.which("tl"))
+    parser.add_argument("--alone", action="store_true", help="without less and toolong")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(chosen.file) if chosen.file else Path(folder) / "log"
@@ -184,6 +187,8 @@ def main() -> None:
         print("stoker")
         stoker(path, lines)
         engine(path)
+        if chosen.alone:
+            return
         print("less")
         less(path)
         if chosen.toolong:
