@@ -20,6 +20,7 @@ from engine_ctl.logs.lines import Record, records_of
 from engine_ctl.logs.milestones import Step
 from engine_ctl.logs.observations import RunFacts, cause_of_facts, cause_of_notes
 from engine_ctl.logs.rules import CONSEQUENCES, NOTICES, RULES, Context, Rule
+from engine_ctl.logs.rules.advice import advice
 from engine_ctl.logs.rules.weights import stopped_by_cache
 from engine_ctl.logs.starts import last_start, shared_port
 from engine_ctl.logs.timeline import StartTimeline
@@ -301,7 +302,7 @@ def _cause(category: str, hint: str, item: Candidate, story: _Story) -> Cause:
 
 
 def _unknown(item: Candidate, story: _Story) -> Cause:
-    hint = "no known cause: this is the first error of the lowest process"
+    hint = advice(_bounded(item.text), Context(item))
     return Cause("unknown", hint, item.line, _evidence(item, story))
 
 

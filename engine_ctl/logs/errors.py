@@ -53,10 +53,19 @@ _REQUEST = re.compile(
     r"Task exception was never retrieved"
 )
 _USAGE_ERROR = re.compile(r"[\w.][\w./ -]{0,60}: error: \S")
+_OOM_KILLED = (
+    r"(?:\[ *\d+\.\d+\] )?(?:Out of memory|Memory cgroup out of memory): Killed process \d+ "
+    r"\((?:VLLM|vllm|python)|"
+    r"[\w@.\\-]{1,200}\.(?:service|scope): (?:A process of this unit has been killed by the OOM|"
+    r"Failed with result 'oom-kill')"
+)
+"""What the kernel and systemd say of a process that the OOM killer took."""
 _NATIVE_ERROR = re.compile(
     r"(?:\[rank\d+\]:)?\[?[EF]\d{4} |terminate called after|Fatal Python error|"
     r"Segmentation fault|Bus error|\S*\bKilled$|\S+: error while loading shared libraries|"
-    r"ERROR: Unexpected bus error|.{0,40}Failed to initialize NVML"
+    r"ERROR: Unexpected bus error|.{0,40}Failed to initialize NVML|"
+    + _OOM_KILLED
+    + r"|\S{1,200}: line \d+: +\d+ Killed\b|.{0,80} exited with code 137\b"
 )
 _STANDS_ALONE = re.compile(r"(?:EngineCore|WorkerProc|Worker) \w+|AsyncLLM ")
 _NOISE = re.compile(
@@ -72,7 +81,8 @@ _INTERRUPT = re.compile(r"(?:^|\n)KeyboardInterrupt\b")
 _ENGINE_LOST = re.compile(
     r"EngineCore encountered an? (?:fatal error|exception)|died unexpectedly|"
     r"core exited unexpectedly|EngineDeadError|failed to start|initialization failed|"
-    r"died with exit code"
+    r"died with exit code|Killed process \d{1,10} \((?:VLLM|vllm|python)|"
+    r"has been killed by the OOM|'oom-kill'"
 )
 _CRASHED = re.compile(
     r"encountered an? (?:fatal error|exception)|died unexpectedly|core exited unexpectedly|"

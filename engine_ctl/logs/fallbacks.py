@@ -38,8 +38,8 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         "wc_fallback.gpu_uuid",
         r"Daemon GPU \S+ != engine GPU|Cannot infer the physical GPU id",
-        "the socket belongs to a daemon of another GPU: check CUDA_VISIBLE_DEVICES and the "
-        "socket path",
+        "the socket belongs to a daemon of another GPU{detail}: check CUDA_VISIBLE_DEVICES and "
+        "the socket path",
     ),
     _rule(
         "wc_fallback.version_skew",
@@ -51,7 +51,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "wc_fallback.released",
-        r"[Ww]eights were released|released cached weights",
+        r"[Ww]eights (?:were|have been|are) released|released (?:its |the )?(?:cached )?weights",
         "the daemon has released its weights (copy mode, or a release request): reload it",
     ),
     _rule(
@@ -59,27 +59,27 @@ _RULES: tuple[_Rule, ...] = (
         r"group/world accessible|not owned by the current user|[Ss]ymlinked socket|"
         r"is not a directory|Rejecting weight cache connection|"
         r"\[Errno 13\]|\[Errno 1\]|Permission denied",
-        "the socket must be in a directory of mode 700 that belongs to the engine's own user: "
-        "run daemon and engine as the same user and chmod 700 the directory",
+        "the socket must be in a directory of mode 700 that belongs to the engine's own user"
+        "{detail}: run daemon and engine as the same user and chmod 700 the directory",
     ),
     _rule(
         "wc_fallback.not_ready",
         r"did not become ready within|[Tt]imed? ?out|\[Errno 11\]|\[Errno 110\]|"
         r"temporarily unavailable",
-        "the daemon did not answer in time: it is still loading or hangs; start the engine when "
-        "the daemon is READY, or raise the state timeout",
+        "the daemon did not answer in time{detail}: it is still loading or hangs; start the engine "
+        "when the daemon is READY, or raise state_timeout_s in model_loader_extra_config",
     ),
     _rule(
         "wc_fallback.stale_socket",
         r"\[Errno 111\]|Connection refused",
-        "the socket file exists and nobody listens: the daemon was killed, or a new one is still "
-        "loading; (re)start it and wait for READY",
+        "the socket file exists and nobody listens{detail}: the daemon was killed, or a new one is "
+        "still loading; (re)start it and wait for READY",
     ),
     _rule(
         "wc_fallback.socket_missing",
         r"\[Errno 2\]|No such file or directory|is unavailable",
-        "no daemon serves this GPU here: not started, another user or TMPDIR (PrivateTmp), or a "
-        "container that does not share the socket directory",
+        "no daemon serves this GPU here{detail}: not started, another user or TMPDIR (PrivateTmp), "
+        "or a container that does not share the socket directory",
     ),
 )
 _IPC_FAILED = (
@@ -128,7 +128,8 @@ def reason_of(text: str, line: str = "", values: dict[str, str] | None = None) -
     for rule in _RULES:
         if rule.pattern.search(text):
             if rule.category != "wc_fallback.key_mismatch":
-                return Reason(rule.category, rule.hint, line or text)
+                hint = rule.hint.replace("{detail}", _detail(text))
+                return Reason(rule.category, hint, line or text)
             names = mismatched_fields(text)
             both = {
                 name: (daemon.strip(), engine.strip())
@@ -140,6 +141,22 @@ def reason_of(text: str, line: str = "", values: dict[str, str] | None = None) -
             hint = rule.hint.format(fields=_listed(names, values or {}))
             return Reason(rule.category, hint, line or text, fields)
     return Reason("wc_fallback.ipc_failed", _IPC_FAILED, line or text)
+
+
+_DETAIL = re.compile(
+    r"ready within (?P<limit>[\d.]+ ?s)|Daemon GPU (?P<theirs>\S+) != engine GPU (?P<ours>[\w-]+)|"
+    r"(?P<path>/[^\s:,;()']+)"
+)
+
+
+def _detail(text: str) -> str:
+    """The name or number that the message gives, in brackets; empty when it gives none."""
+    found = _DETAIL.search(text)
+    if found is None:
+        return ""
+    if found["theirs"]:
+        return f" (daemon {found['theirs']}, engine {found['ours']})"
+    return f" ({found['limit'] or found['path']})"
 
 
 def _listed(names: tuple[str, ...], values: dict[str, str]) -> str:

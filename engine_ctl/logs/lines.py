@@ -167,6 +167,8 @@ class RecordReader:
         offset = self._offset
         self._offset = offset + length
         at_s = None
+        if line.startswith((b'{"log":"', b'{"log": "')):
+            line = _unwrapped(line)
         if self._elapsed is None and line.strip(b"\0\r "):
             self._elapsed = _elapsed_column(line)
         if self._elapsed:
@@ -288,6 +290,19 @@ class RecordReader:
                     still.at_s,
                 )
             )
+
+
+class _Wrapped(msgspec.Struct):
+    log: str
+    stream: str
+
+
+def _unwrapped(line: bytes) -> bytes:
+    """The line inside an entry of Docker's json-file log driver; other lines as they are."""
+    try:
+        return msgspec.json.decode(line, type=_Wrapped).log.removesuffix("\n").encode()
+    except (msgspec.DecodeError, UnicodeError):
+        return line
 
 
 def _elapsed_column(line: bytes) -> bool:

@@ -15,7 +15,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 ELAPSED = re.compile(rb" {0,7}\d{1,7}\.\d\d(?: |$)")
 _TRANSPORT = re.compile(
     r"[\w.-]+-\d+ +\| "  # docker compose
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ \S+?\[\d+\]: "  # journald, syslog
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ (?:\S+?\[\d+\]|kernel): "  # journald, syslog
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?"
 )
 BAR = re.compile(
@@ -25,7 +25,7 @@ BAR = re.compile(
 NATIVE = re.compile(r"(?:\[rank\d+\]:)?\[?([IWEFC])(\d{4}) (\d\d:\d\d:\d\d)\.\d+(?: (\d{1,10}) )?")
 NATIVE_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL"}
 UVICORN = re.compile(rf"({_LEVELS}):\s+")
-PY_WARNING = re.compile(r"\S+?([\w-]+\.py):(\d{1,9}): \w*Warning: ")
+PY_WARNING = re.compile(r"(?:\S{0,1000}/)?([\w-]{1,100}\.py):(\d{1,9}): \w{0,60}Warning: ")
 TRACEBACK = "Traceback (most recent call last):"
 
 

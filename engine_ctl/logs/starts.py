@@ -9,15 +9,24 @@ from engine_ctl.logs.facts import statements, untagged
 from engine_ctl.logs.lines import Record
 from engine_ctl.model import Cause
 
+_FIRST_WORDS = ("vLLM server version", "vLLM API server version", "non-default args: ")
+"""What a start says first, in order."""
+
 
 def last_start(records: list[Record]) -> list[Record]:
     """The records from the last start on (a log that a restart policy appended to)."""
     begin, pid = 0, None
+    seen: set[str] = set()
     for index, record in enumerate(records):
-        if record.message.startswith(("non-default args: ", "vLLM server version")):
-            if pid is not None and record.pid is not None and record.pid != pid:
-                begin = index
-            pid = record.pid if record.pid is not None else pid
+        words = next((each for each in _FIRST_WORDS if record.message.startswith(each)), None)
+        if words is None:
+            continue
+        other = pid is not None and record.pid is not None and record.pid != pid
+        # In a container every start has the same pid: a process says each of these only once.
+        if other or words in seen or (words != _FIRST_WORDS[-1] and seen):
+            begin, seen = index, set()
+        seen.add(words)
+        pid = record.pid if record.pid is not None else pid
     return records[begin:]
 
 

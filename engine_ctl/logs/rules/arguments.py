@@ -94,7 +94,10 @@ def _argument_hint(found: re.Match[str], context: Context) -> str:
     unknown = re.search(r"unrecognized arguments?: (.*)", text)
     if unknown:
         flags = [part.split("=")[0] for part in unknown[1].split() if part.startswith("-")]
-        said = [_nearest(flag, known) for flag in flags] or [f"{unknown[1].strip()}: not a flag"]
+        said = [_nearest(flag, known) for flag in flags] or [
+            f"{unknown[1].strip()}: not a flag"
+            + (" (this command takes the model as --model)" if "preload" in text else "")
+        ]
         return f"this version does not know {'; '.join(said)}"
     ambiguous = re.search(r"ambiguous option: (\S+) could match (.*)", text)
     if ambiguous:
@@ -164,6 +167,11 @@ def _while_configuring(found: re.Match[str], context: Context) -> bool:
     )
 
 
+def _in_environment(context: Context) -> bool:
+    frames = context.candidate.frames if context.candidate is not None else ()
+    return bool(frames) and frames[-1][0] == "envs.py"
+
+
 FIRST: tuple[Rule, ...] = (
     rule(
         "bad_argument",
@@ -181,20 +189,76 @@ RULES: tuple[Rule, ...] = (
     rule(
         "bad_value",
         r"validation errors? for \w+|VLLMValidationError|No tokenizer registered for|"
-        r"[Rr]easoning parser .{0,60}not found|invalid tool call parser|"
+        r"[Rr]easoning parser .{0,60}not found|[Ii]nvalid [\w ]{0,24}parser\b|"
+        r"Configuration mismatch detected for engine|"
         r"Unknown quantization method|appears path-like, but doesn't exist|"
         r"(?:Invalid|Unsupported|Unexpected|Unknown) (?:value|weight cache mode|extra config|"
         r"choice|option|speculative|kv_cache|attention|load format)|LoRA rank \d+ is greater than|"
         r"(?:cannot|can't|must) be (?:used|combined|specified|set|enabled|one of|at least|"
         r"greater|less|positive|>=?|<=?)|does not match the quantization|"
         r"is not compatible with|are mutually exclusive|is only supported (?:with|when|for)|"
-        r"not a valid value|is not a valid \w+|requires --|"
-        r"(?:--[\w-]+|`[\w_]+`) (?:is|must|requires|cannot)|"
+        r"not a valid value|is not a valid \w+|requires --|is not valid for this configuration|"
+        r"No valid (?:MLA prefill |attention )\w*backend found|"
+        r"(?:--[\w-]{1,60}|`[\w_]{1,60}`) (?:is|must|requires|cannot)|"
         r"expected one of|Expected one of|not supported (?:with|when|together)|"
         r"does not support (?:--|pipeline|async|sleep|LoRA|load_format)|reject\w* --|"
         r"incompatible with|weight cache daemon itself must load from disk",
         _value_hint,
         _while_configuring,
+    ),
+    rule(
+        "bad_value",
+        r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank (?P<limit>\d+)",
+        "the adapter has rank {rank} and the engine takes {limit}: set max_lora_rank to {rank}",
+    ),
+    rule(
+        "bad_value",
+        r"While loading (?P<adapter>\S+), expected target modules in .{0,4000}? but received "
+        r"(?P<modules>[^\n]{1,200}?)\. Please",
+        "the adapter {adapter} changes modules that this model has not ({modules}): it was trained "
+        "on another base model; drop it from --lora-modules",
+    ),
+    rule(
+        "bad_value",
+        r"Selected backend (?:\w+\.)?(?P<backend>\w+) is not valid for this configuration\.? "
+        r"Reason:? (?P<why>[^\n]{1,300})",
+        "the attention backend {backend} cannot serve this: {why}; drop --attention-backend, or "
+        "name another",
+    ),
+    rule(
+        "bad_value",
+        r"No valid (?:MLA prefill |attention )?backend found (?:for|with) (?P<why>[^\n]{1,400})",
+        "no attention backend fits {why}: change what the reasons name (--kv-cache-dtype, dtype, "
+        "--block-size)",
+    ),
+    rule(
+        "bad_value",
+        r"[Uu]nsupported (?:KV |EC )?connector(?: type)?:? (?P<name>\S+)",
+        "this version has no KV connector {name}: correct kv_connector in kv_transfer_config (or "
+        "set kv_connector_module_path)",
+    ),
+    rule(
+        "bad_value",
+        r"Unknown level: '?(?P<level>\w+)|Unable to configure (?P<part>[^\n]{1,80})",
+        lambda found, context: (
+            f"the logging configuration is not valid ({found[0]}): correct VLLM_LOGGING_LEVEL or "
+            "the file of --log-config-file"
+        ),
+    ),
+    rule(
+        "bad_value",
+        r"Configuration mismatch detected for engine (?P<rank>\d+)[^\n]*\s*(?P<what>[^\n]*)",
+        "data parallel rank {rank} has another configuration than the head node ({what}): start "
+        "every node with the same engine arguments",
+    ),
+    rule(
+        "bad_value",
+        r"(?:ValueError|KeyError|TypeError): [^\n]*",
+        lambda found, context: (
+            "a VLLM_* variable has a value that it cannot have "
+            f"({found[0].split(': ', 1)[1][:200]}): correct it in the profile's env"
+        ),
+        lambda found, context: _in_environment(context),
     ),
     rule(
         "bad_value",

@@ -14,6 +14,8 @@ def _port_hint(found: re.Match[str], context: Context) -> str:
         r"(?:port[ =:]+|:|\('[^'\n]*', )(\d{2,5})\b", found.string
     )
     number = context.run.port or (int(port[1]) if port else None)
+    if number is None and args and context.frame("create_server_socket"):
+        number = 8000  # vLLM's own default: only other values are in its arguments
     which = f"port {number}" if number else "the port"
     owner = f" ({', '.join(context.run.port_owners)})" if context.run.port_owners else ""
     return f"{which} is taken{owner}: stop who listens there, or give this unit another port"
@@ -21,15 +23,15 @@ def _port_hint(found: re.Match[str], context: Context) -> str:
 
 def _divisible_hint(found: re.Match[str], context: Context) -> str:
     part = re.search(
-        r"([a-z]\w*_per_partition|output_partition_size|intermediate_size|hidden_size)\D{0,12}"
-        r"(\d{1,9})\D+?(group_size|block_[nk]|min_thread_[nk]|block size)?\D{0,20}?(\d{1,9})",
+        r"(\w*_per_partition|output_partition_size|intermediate_size|hidden_size)\D{0,12}"
+        r"(\d{1,9})\D+?divisible by ([^\d\n]{0,60}?)\W{0,4}(\d{1,9})",
         found.string,
     )
     if part:
         return (
-            f"{part[1]} is {part[2]} at this tensor parallel size, no multiple of the quantization's "
-            f"{part[3] or 'block'} ({part[4]}): choose a smaller --tensor-parallel-size (for MoE: "
-            "--enable-expert-parallel keeps whole experts)"
+            f"{part[1]} is {part[2]} at this tensor parallel size, no multiple of the "
+            f"quantization's {_quant_block(part[3])} ({part[4]}): choose a smaller "
+            "--tensor-parallel-size (for MoE: --enable-expert-parallel keeps whole experts)"
         )
     context_size = re.search(
         r"--decode-context-parallel-size`?[^\n]{0,200}|dcp_size=\d+", found.string
@@ -57,6 +59,11 @@ def _divisible_hint(found: re.Match[str], context: Context) -> str:
         f"{total} cannot be split in {size}: tensor parallel sizes that divide it are "
         f"{', '.join(fits)}"
     )
+
+
+def _quant_block(text: str) -> str:
+    named = re.search(r"group_size|block_[nk]|min_thread_[nk]", text)
+    return named[0] if named else "block"
 
 
 def _gpus_hint(found: re.Match[str], context: Context) -> str:
@@ -115,10 +122,22 @@ def _gpus_hint(found: re.Match[str], context: Context) -> str:
     return "more ranks than visible GPUs: fewer ranks, or more GPUs (CUDA_VISIBLE_DEVICES)"
 
 
-def _killed_hint(found: re.Match[str], context: Context) -> str:
-    code = re.search(
-        r"(?:exit ?codes?(?:: |=)\[?(?:\d+, )*|exit code |: )(-\d{1,5})", found.string
+def _oom_hint(found: re.Match[str], context: Context) -> str:
+    who = next((found[n] for n in ("name", "unit", "job", "box") if found[n]), "the process")
+    held = f", {int(found['rss'][:15]) / 2**20:.1f} GiB resident" if found["rss"] else ""
+    sure = bool(found["name"] or found["unit"])
+    by = (
+        "the kernel's OOM killer" if sure else "SIGKILL, mostly the kernel's OOM killer (see dmesg)"
     )
+    return (
+        f"{who} was killed by {by}{held}: the host (or the container's limit) is short of memory; "
+        "raise the limit, or lower --kv-offloading-size, --api-server-count or "
+        "--mm-processor-cache-gb"
+    )
+
+
+def _killed_hint(found: re.Match[str], context: Context) -> str:
+    code = re.search(r"(?:exit ?codes?(?:: |=)\[?(?:\d+, )*|exit code |: )(-\d{1,5})", found.string)
     if code is None:
         return (
             "a worker ended without an exception: usually the kernel's OOM killer (see dmesg and "
@@ -142,12 +161,15 @@ def _collective_hint(found: re.Match[str], context: Context) -> str:
     text = found.string
     operation = re.search(r"OpType=(\w+)", text)
     after = re.search(r"(?:ran for|Timeout\(ms\)=)\s*(\d{1,12})", text)
+    stuck = re.search(r"got stuck for (\d{1,9}) seconds", text)
     rank = re.search(r"\[?[Rr]ank (\d+)\]?", text)
     parts = [operation[1]] if operation else []
     if rank:
         parts.append(f"rank {rank[1]}")
     if after:
         parts.append(f"after {int(after[1]) // 1000} s")
+    elif stuck:
+        parts.append(f"stuck for {stuck[1]} s")
     said = f" ({', '.join(parts)})" if parts else ""
     return (
         f"a collective hung{said}: one rank crashed or stopped (look at the first worker that went "
@@ -159,11 +181,13 @@ def _group_hint(found: re.Match[str], context: Context) -> str:
     text = found.string
     joined = re.search(r"(\d+)/(\d+) clients joined", text)
     last = re.search(r"Last error:\s*\n?\s*([^\n]{4,200})", text)
-    peer = re.search(r"(\d{1,3}(?:\.\d{1,3}){3})[<:](\d{2,5})", text)
+    peer = re.search(r"(\d{1,3}(?:\.\d{1,3}){3})[<:](\d{2,5})", text) or re.search(
+        r"\(([\w.-]+), (\d{2,5})\)", text
+    )
     if joined:
         return (
-            f"only {joined[1]} of {joined[2]} ranks came to the rendezvous: start the missing nodes "
-            "and check --master-addr, --master-port and the firewall between them"
+            f"only {joined[1]} of {joined[2]} ranks came to the rendezvous: start the missing "
+            "nodes and check --master-addr, --master-port and the firewall between them"
         )
     where = f" with {peer[1]}:{peer[2]}" if peer else ""
     why = f" ({last[1].strip()})" if last else ""
@@ -232,6 +256,15 @@ def _lost_hint(found: re.Match[str], context: Context) -> str:
 
 
 RULES: tuple[Rule, ...] = (
+    rule(
+        "worker_killed",
+        r"Killed process (?P<pid>\d+) \((?P<name>[^)]+)\)(?:[^\n]*anon-rss:(?P<rss>\d+)kB)?|"
+        r"(?P<unit>[\w@.\\-]{1,100}\.(?:service|scope)): "
+        r"(?:A process of this unit has been killed by the OOM|Failed with result 'oom-kill')|"
+        r"line \d+: +(?P<job>\d+) Killed\b|"
+        r"(?P<box>\S{1,100}) exited with code 137\b|^\S{0,100}\bKilled$",
+        _oom_hint,
+    ),
     rule(
         "port_in_use",
         r"[Aa]ddress already in use|EADDRINUSE|\[Errno 98\]|error while attempting to bind",

@@ -14,8 +14,10 @@ def _length_hint(found: re.Match[str], context: Context) -> str:
         found.string[found.start() :],
     )
     length = f"at most {limit[1]}" if limit else "within the model's own limit"
+    wanted = re.search(r"max_model_len \((\d{1,12})\)", found.string)
+    asked = f" instead of {wanted[1]}" if wanted else ""
     return (
-        f"set max_model_len to {length}, or configure RoPE scaling through --hf-overrides "
+        f"set max_model_len to {length}{asked}, or configure RoPE scaling through --hf-overrides "
         "(VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 can give wrong output)"
     )
 
@@ -37,6 +39,95 @@ def _arch_hint(found: re.Match[str], context: Context) -> str:
             "Transformers), or the model's own code with --trust-remote-code"
         )
     return f"this vLLM does not know {what}: a newer vLLM, or a plugin for it"
+
+
+def _repository(text: str, context: Context) -> str | None:
+    """The hub's name of the model in question, None when nothing says it."""
+    named = re.search(
+        r"(?:huggingface\.co|hf\.co)/(?:api/models/)?(?!docs/)([\w.-]+/[\w.-]*\w)", text
+    ) or re.search(r"(?:[Mm]odel|repo(?:sitory)?) '?([\w.-]+/[\w.-]*\w)'? is ", text)
+    model = context.start.model
+    return named[1] if named else model if model and not model.startswith(("/", ".")) else None
+
+
+def _access_hint(found: re.Match[str], context: Context) -> str:
+    text = found.string
+    name = _repository(text, context)
+    where = f" {name}" if name else ""
+    if re.search(r"Repository ?Not ?Found", text):
+        return (
+            f"the hub does not show{where} to this account: the name is misspelt, or the "
+            "repository is private and HF_TOKEN is missing or of an account without access"
+        )
+    if re.search(r"Invalid credentials|[Ii]nvalid user token|Invalid username or password", text):
+        return f"the hub refuses the token{' for' + where if where else ''}: replace HF_TOKEN"
+    if re.search(r"403|not in the authorized list|awaiting a review|ask for access", text):
+        return (
+            f"the token's account has not been let in to{where or ' the model'}: accept the "
+            "licence on the model's page (or wait for the review), with the account of HF_TOKEN"
+        )
+    return (
+        f"the hub refuses{where}: the token is missing (HF_TOKEN) or its account has not accepted "
+        "the model's licence"
+    )
+
+
+def _offline_hint(found: re.Match[str], context: Context) -> str:
+    name = _repository(found.string, context) or "the model"
+    off = re.search(
+        r"outgoing traffic has been disabled|[Oo]ffline ?[Mm]ode ?(?:is|Is) ?[Ee]nabled|"
+        r"HF_HUB_OFFLINE",
+        found.string,
+    )
+    why = "offline mode is on (HF_HUB_OFFLINE)" if off else "the hub is out of reach"
+    return (
+        f"{why} and {name} is not in this user's cache: wrong HF_HOME, other user or revision; "
+        "download it first, or give a local path"
+    )
+
+
+def _trust_hint(found: re.Match[str], context: Context) -> str:
+    named = re.search(
+        r"[Tt]he repository (?:for )?(\S+) contains custom code|[Ll]oading (\S+) requires you",
+        found.string,
+    )
+    name = (named[1] or named[2]) if named else _repository(found.string, context)
+    return (
+        f"{name or 'the repository'} wants to run its own code: if you trust it, set "
+        "trust_remote_code in the profile (--trust-remote-code); Stoker never does that by itself"
+    )
+
+
+def _tokenizer_hint(found: re.Match[str], context: Context) -> str:
+    text = found.string
+    named = re.search(
+        r"Can't load tokenizer for '([^'\n]+)'|No such file or directory: '([^'\n]+)'|"
+        r"[Tt]okenizer class (\S+) does not",
+        text,
+    )
+    library = re.search(r"[Ss]entence[Pp]iece|tiktoken|mistral[_-]common|protobuf", text)
+    if library and re.search(r"ImportError|ModuleNotFoundError|not found in your env", text):
+        return (
+            f"the tokenizer needs the package {library[0].lower()}, which this runtime lacks: "
+            "install it there, or set tokenizer to a repository with a tokenizer.json"
+        )
+    where = next((value for value in named.groups() if value), None) if named else None
+    return (
+        f"{where or 'the model'} has no usable tokenizer: set tokenizer to the base model's, or "
+        "copy its tokenizer files beside the weights"
+    )
+
+
+def _revision_hint(found: re.Match[str], context: Context) -> str:
+    revision = re.search(r"[Ii]nvalid rev id: (\S+)", found.string) or re.search(
+        r"/resolve/([^/\s]+)/", found.string
+    )
+    which = f" {revision[1]}" if revision else ""
+    name = _repository(found.string, context) or "the repository"
+    return (
+        f"{name} has no revision{which}: set revision to a branch, tag or commit that it has (or "
+        "drop it)"
+    )
 
 
 def _path_hint(found: re.Match[str], context: Context) -> str:
@@ -74,6 +165,22 @@ def _corrupt_hint(found: re.Match[str], context: Context) -> str:
 
 
 def _missing_hint(found: re.Match[str], context: Context) -> str:
+    loose = re.search(r"not initialized from checkpoint:? [{\[]([^}\]]*)", found.string)
+    if loose:
+        names = [name.strip(" '\"") for name in loose[1].split(",") if name.strip()]
+        some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return (
+            f"the checkpoint does not hold {some}: it is incomplete, or of another architecture "
+            "than its config.json says; fetch it again"
+        )
+    listed = re.search(r"missing: \[([^\]]*)\]", found.string)
+    if listed:
+        names = [name.strip(" '\"") for name in listed[1].split(",") if name.strip()]
+        some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        return (
+            f"the index names {some}, which are not there: an interrupted download; fetch them "
+            "again"
+        )
     path = re.search(r"[`'\"]([^`'\"\n]+)[`'\"]", found.string[found.start() :])
     where = path[1] if path else "the model's directory"
     return (
@@ -92,8 +199,7 @@ RULES: tuple[Rule, ...] = (
         "trust_remote_code",
         r"trust[_-]remote[_-]code|contains custom code which must be executed|"
         r"requires you to execute the (?:configuration|tokenizer|modeling|\w+) file",
-        "the repository wants to run its own code: if you trust it, set trust_remote_code in the "
-        "profile; Stoker never does that by itself",
+        _trust_hint,
     ),
     rule(
         "auth_gated_repo",
@@ -102,8 +208,7 @@ RULES: tuple[Rule, ...] = (
         r"[Ii]nvalid user token|Invalid credentials in Authorization|Invalid username or password|"
         r"ask for access|Token is required|LocalTokenNotFoundError|"
         r"private or gated repo.{0,80}authenticated",
-        "the hub refuses: the token is missing (HF_TOKEN) or its account has not accepted the "
-        "model's licence",
+        _access_hint,
     ),
     rule(
         "model_not_cached_offline",
@@ -115,8 +220,7 @@ RULES: tuple[Rule, ...] = (
         r"Connection (?:timed out|refused|error))[^\n]{0,200}(?:huggingface|hf\.co|modelscope)|"
         r"(?:huggingface|hf\.co|modelscope)[^\n]{0,300}(?:Max retries exceeded|Failed to resolve|"
         r"name resolution|ConnectTimeout|timed out|Network is unreachable)",
-        "the hub is out of reach (offline mode or no network) and the model is not in this user's "
-        "cache: wrong HF_HOME, other user or revision; download it first, or give a local path",
+        _offline_hint,
     ),
     rule(
         "weights_corrupt",
@@ -137,14 +241,16 @@ RULES: tuple[Rule, ...] = (
         r"Cannot instantiate this tokenizer|(?:tokenizer|vocab)\S*\.(?:json|model|txt)'? ?"
         r"(?:not found|does not exist)|No such file or directory: '[^']*(?:tokenizer|vocab|tekken)|"
         r"does not appear to have a file named tokenizer|more than one tokenizer|"
-        r"Found no tokenizer|sentencepiece.{0,60}(?:not found|not installed|required)",
-        "the model has no usable tokenizer: set tokenizer to the base model's, or copy its "
-        "tokenizer files beside the weights",
+        r"Found no tokenizer|[Ss]entence[Pp]iece.{0,60}(?:not found|not installed|required)|"
+        r"requires the (?:SentencePiece|tiktoken|protobuf|mistral[\w-]*) (?:library|package)|"
+        r"No module named '(?:sentencepiece|tiktoken|mistral_common)",
+        _tokenizer_hint,
     ),
     rule(
         "weights_missing",
         r"Cannot find any (?:\w+ )?model weights|Could not find checkpoint files|"
-        r"No (?:model )?weights (?:files? )?found|weights? files? (?:not found|missing)|"
+        r"No (?:model )?weights (?:files? )?found|"
+        r"[Ww]eights? files? [^\n:]{0,60}(?:not found|missing)|"
         r"does not appear to have (?:a file named |files named )?\(?'?(?:pytorch_model|model\.safe|"
         r"model-\d|tf_model|consolidated)|No such file or directory: ['\"`(]*[^'\"\n]*\."
         r"(?:safetensors|bin|pt|pth)\b|weights were not initialized from checkpoint|"
@@ -169,6 +275,7 @@ RULES: tuple[Rule, ...] = (
         r"is not a supported architecture",
         _arch_hint,
     ),
+    rule("model_path_missing", r"RevisionNotFoundError|Revision Not Found", _revision_hint),
     rule(
         "model_path_missing",
         r"Repo id must (?:be in the form|use alphanumeric)|"
@@ -179,12 +286,11 @@ RULES: tuple[Rule, ...] = (
         r"(?P<folder>\S{1,200}) does not appear to have a file named config\.json|"
         r"No such file or directory: '(?P<file>[^']*(?:config\.json|params\.json))'|"
         r"NotADirectoryError|404 Client Error|RepositoryNotFoundError|Repository Not Found|"
-        r"RevisionNotFoundError|"
         r"Can't load (?:the )?config(?:uration)? (?:for|of) '(?P<conf>[^']*)'|"
         r"[Mm]odel (?:path|directory|file) '?(?P<model>\S+?)'? (?:does not exist|not found)|"
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<other>/[^']*)'",
         _path_hint,
-        lambda f, c: not c.frame("jit", "compile", "ninja", "nvcc"),
+        lambda f, c: not c.frame("jit", "compile", "ninja", "nvcc") and not _in_cache(c),
     ),
 )
 

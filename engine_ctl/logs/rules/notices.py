@@ -35,6 +35,11 @@ NOTICES: tuple[Notice, ...] = (
         "memory if a daemon does hold the weights",
     ),
     _notice(
+        "wc_fallback.permissions",
+        r"Rejecting weight cache connection from uid \d+",
+        "the daemon refuses an engine of another user: run both as the same user",
+    ),
+    _notice(
         "kernels_degraded",
         r"FlashInfer kernels are disabled|Tried to force .{0,80} but the kernel couldn't|"
         r"Performance might be sub-?optimal|Using default MoE config|"

@@ -59,10 +59,16 @@ def _capability_hint(found: re.Match[str], context: Context) -> str:
             f"this quantization method works with {dtypes[1].replace('torch.', '')} only: set "
             "dtype accordingly (float16)"
         )
+    method = re.search(r"quantization method (\S+) is not", found.string) or re.search(
+        r"No (\S+) (?:MoE )?backend supports", found.string
+    )
+    what = method[1] if method else "that quantization"
+    if need is None or have is None:
+        need = need or re.search(r"requires (?:compute )?capability (\d+)", found.string)
+        have = have or re.search(r"current compute capability is (\d+)", found.string)
     numbers = f" (needs {_cc(need[1])}, has {_cc(have[1])})" if need and have else ""
     return (
-        f"this GPU cannot run that quantization{numbers}: choose another checkpoint format for "
-        "this generation"
+        f"this GPU cannot run {what}{numbers}: choose another checkpoint format for this generation"
     )
 
 
@@ -76,7 +82,9 @@ def _dtype_hint(found: re.Match[str], context: Context) -> str:
         capability = chip[2].rstrip(".")
         return f"{chip[1]} (compute capability {capability}) has no bfloat16: set dtype to float16"
     if "does not support float16" in found.string:
-        return "this model is unstable in float16: set dtype to bfloat16 or float32"
+        kind = re.search(r"model type '?([\w.-]+)'? does not", found.string)
+        which = kind[1] if kind else "this model"
+        return f"{which} is unstable in float16: set dtype to bfloat16 or float32"
     return "this chip does not support the dtype: set dtype to float16 (or auto)"
 
 
@@ -85,7 +93,7 @@ def _driver_hint(found: re.Match[str], context: Context) -> str:
     has = ""
     if number:
         value = int(number[1][:6])
-        has = f" (it offers CUDA {value // 1000}.{value % 1000 // 10})"
+        has = f" (it says {number[1]}, that is CUDA {value // 1000}.{value % 1000 // 10})"
     return (
         f"the driver is older than the CUDA of this vLLM{has}: update the driver (R580 or later "
         "for CUDA 13), or install the wheel of an older CUDA"
@@ -100,11 +108,85 @@ def _jit_hint(found: re.Match[str], context: Context) -> str:
         r"No such file or directory: '(?:[^']*/)?(nvcc|ninja|gcc|g\+\+|cc)'", found.string
     )
     tool = missing[1] if missing else "a compiler"
+    if "Python.h" in found.string or re.search(r"cuda_utils\.c", found.string):
+        return (
+            "a kernel is built at run time and the C compiler fails, mostly because Python.h is "
+            "missing: install python3-dev (of this Python's version) and gcc"
+        )
+    if re.search(r"C compiler", found.string):
+        return "a kernel is built at run time and there is no C compiler: install gcc, or set CC"
+    chip = re.search(
+        r"'((?:sm|compute)_\w+)' is not defined|gpu architecture '(\w+)'", found.string
+    )
+    if chip:
+        return (
+            f"the toolkit at hand does not know this chip ({chip[1] or chip[2]}): install a newer "
+            "CUDA toolkit and point CUDA_HOME (for Triton: TRITON_PTXAS_PATH) to it"
+        )
+    both = re.search(
+        r"CUDA version \(([\d.]+)\) mismatches.{0,80}PyTorch \(([\d.]+)\)", found.string
+    )
+    if both:
+        return (
+            f"a kernel is built at run time with CUDA {both[1]} and torch has {both[2]}: install "
+            f"the toolkit of CUDA {both[2]} and point CUDA_HOME to it"
+        )
+    gnu = re.search(r"gcc versions later than (\d+)", found.string)
+    if gnu:
+        return (
+            f"nvcc does not take a gcc later than {gnu[1]}: install gcc-{gnu[1]} and set "
+            "NVCC_PREPEND_FLAGS='-ccbin gcc-" + gnu[1] + "' (or a newer toolkit)"
+        )
+    file = re.search(r"fatal error: (\S+\.h)|cannot find -l(\w+)", found.string)
+    if file:
+        return (
+            f"a kernel is built at run time and {file[1] or 'lib' + file[2]} is missing: install "
+            "the CUDA toolkit's development files and set CUDA_HOME"
+        )
+    least = re.search(r"NVCC version should be >= ?([\d.]+\d)", found.string)
+    if least:
+        return f"a kernel is built at run time and needs nvcc {least[1]} or newer: set CUDA_HOME"
     return (
         f"a kernel is built at run time and {tool} is missing or does not match torch's CUDA: "
         "install the toolkit of the same major version and set CUDA_HOME, use prebuilt kernels "
         "(vllm download-kernels), or choose another backend"
     )
+
+
+def _deprecated_hint(found: re.Match[str], context: Context) -> str:
+    named = re.search(r"vLLM\. .{0,120}', '(\w+)'|quantization method (?!%s)(\S+) is", found.string)
+    which = f" ({named[1] or named[2]})" if named else ""
+    return (
+        f"this quantization method{which} is on its way out: use another checkpoint format, or set "
+        "allow_deprecated_quantization for now"
+    )
+
+
+def _mismatch_hint(found: re.Match[str], context: Context) -> str:
+    both = re.search(
+        r"library version:? ([\d.]+)(?:,? kernel (?:version )?([\d.]+))?", found.string
+    )
+    module = f", kernel module {both[2]}" if both and both[2] else ""
+    numbers = f" (library {both[1]}{module})" if both else ""
+    return (
+        f"the user-space driver library and the kernel module differ{numbers}, usually after an "
+        "update: reboot or reload the nvidia modules; in a container, restart it, and drop a "
+        "cuda-compat library that shadows the driver"
+    )
+
+
+def _shared_hint(found: re.Match[str], context: Context) -> str:
+    size = re.search(r"\(size (\d+)\)", found.string)
+    wanted = f" (a segment of {int(size[1]):,} bytes did not fit)" if size else ""
+    return (
+        f"shared memory is too small for the ranks' messages{wanted}: run the container with "
+        "--shm-size (10g) or --ipc=host, or enlarge /dev/shm"
+    )
+
+
+def _in_shared_memory(found: re.Match[str], context: Context) -> bool:
+    frames = context.candidate.frames if context.candidate is not None else ()
+    return bool({file for file, _ in frames} & {"shared_memory.py", "shm_broadcast.py"})
 
 
 RULES: tuple[Rule, ...] = (
@@ -125,8 +207,7 @@ RULES: tuple[Rule, ...] = (
         "quant_removed",
         r"quantization method.{0,120}deprecated and will be removed|"
         r"--allow-deprecated-quantization",
-        "this quantization method is on its way out: use another checkpoint format, or set "
-        "allow_deprecated_quantization for now",
+        _deprecated_hint,
     ),
     rule(
         "quant_removed",
@@ -166,13 +247,24 @@ RULES: tuple[Rule, ...] = (
         _dtype_hint,
     ),
     rule(
+        "fd_limit",
+        r"(?:shared memory|Error accepting)[^\n]{0,200}(?:Too many open files|\[Errno 24\])",
+        "the process really ran out of file descriptors: raise the limit (ulimit -n, systemd "
+        "LimitNOFILE)",
+    ),
+    rule(
+        "shm_too_small",
+        r"\[Errno 28\] No space left on device",
+        _shared_hint,
+        _in_shared_memory,
+    ),
+    rule(
         "shm_too_small",
         r"/dev/shm|insufficient shared memory|--shm-size|unable to (?:open|write|allocate) "
         r"(?:to )?shared memory|shared memory (?:object|segment).{0,80}(?:No space|failed)|"
         r"No space left on device[^\n]{0,80}psm_|Unexpected bus error|Bus error|"
         r"\(shm\)|creating shared memory segment|posix_fallocate failed",
-        "shared memory is too small for the ranks' messages: run the container with --shm-size "
-        "(10g) or --ipc=host, or enlarge /dev/shm",
+        _shared_hint,
     ),
     rule(
         "fd_limit",
@@ -189,9 +281,7 @@ RULES: tuple[Rule, ...] = (
         r"forward compatibility was attempted|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|"
         r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE|system has unsupported display driver|"
         r"API mismatch: the client",
-        "the user-space driver library and the kernel module differ (usually after an update): "
-        "reboot or reload the nvidia modules; in a container, restart it, and drop a cuda-compat "
-        "library that shadows the driver",
+        _mismatch_hint,
     ),
     rule(
         "driver_too_old",
@@ -207,7 +297,9 @@ RULES: tuple[Rule, ...] = (
         r"(?:torch_compile_cache|torchinductor|inductor_cache|torch_aot_compile|\.triton/cache)"
         r"[^\n]{0,300}(?:corrupt|truncated|No such file|unexpected|invalid|EOF)|"
         r"(?:corrupt|BadZipFile|UnpicklingError|EOFError|JSONDecodeError|zlib\.error|SyntaxError)"
-        r"[^\n]{0,300}(?:torch_compile_cache|torchinductor|inductor_cache|triton/cache)",
+        r"[^\n]{0,300}(?:torch_compile_cache|torchinductor|inductor_cache|triton/cache)|"
+        r"No such file or directory: '[^'\n]*(?:torch_compile_cache|torchinductor|inductor_cache|"
+        r"torch_aot_compile|triton/cache)",
         "the torch.compile cache is unusable: delete torch_compile_cache below VLLM_CACHE_ROOT "
         "(or start once with VLLM_DISABLE_COMPILE_CACHE=1) and start again; the real error, if "
         "any, shows then",
@@ -229,7 +321,9 @@ RULES: tuple[Rule, ...] = (
         r"CUDA_HOME (?:environment variable )?is not set|CUDA_HOME.{0,40}(?:does not exist|unset)|"
         r"Python\.h: No such file|detected CUDA version .{0,120}mismatches|"
         r"Unsupported gpu architecture|NVRTC.{0,20}(?:error|ERROR)|Error building extension|"
-        r"default cuda_home=|Cannot find TVM-FFI|"
+        r"default cuda_home=|Cannot find TVM-FFI|PTX codegen error|ptxas (?:fatal|error)|"
+        r"`?ptxas`?[^\n]{0,60}(?:not found|failed)|NVCC version should be|"
+        r"nvrtc: error|[Cc]ompilation failed.{0,40}nvcc|"
         r"CalledProcessError: Command '\[?['\"]?[^'\"]*(?:gcc|g\+\+|nvcc|ninja|cc)\b",
         _jit_hint,
     ),
