@@ -207,6 +207,8 @@ class _Run:
         self.unit = made.unit
         self.goal: Goal = parse_goal(made.goal)
         self.schema = _schema(ctx, made.base)
+        # Seconds that vLLM itself took to check a point's arguments.
+        self.checks: dict[int, float] = {}
 
     def all(self, how: str) -> None:
         self.book.note(how)
@@ -245,6 +247,8 @@ class _Run:
             except StokerError as error:
                 self._refused(index, str(error))
                 continue
+            if found.check is not None and found.check.seconds is not None:
+                self.checks[index] = found.check.seconds
             if found.error:
                 self._refused(index, f"vLLM {runtime.version} refuses it: {found.error}")
 
@@ -281,6 +285,8 @@ class _Run:
         try:
             profile = profile_of(self.made.base, point, self.schema)
             engine, swap_s, vllm_s = self._engine(profile)
+            if swap_s is not None:
+                vllm_s += self.checks.get(index, 0.0)
             asked = _settings(self.made.base, self.made.options, point)
             asked = halving.settings_of(asked, rung, rungs)
             with self.stopper.interruptible():

@@ -2,8 +2,8 @@
 
     python -m tests.bench.tune_share [--requests N] [--points 20]
 
-Prints the wall time of the points, what of it engines and benchmarks took (stopping, starting to
-readiness, the life of the benchmark's process), and the share of the rest.
+Prints the wall time of the points, what of it engines and benchmarks took (stopping, checking
+arguments, starting to readiness, the life of the benchmark's process), and the share of the rest.
 """
 
 from __future__ import annotations
