@@ -18,6 +18,8 @@ from engine_ctl.logs.milestones import Step
 WORKER, ENGINE, PARENT = 0, 1, 2
 LONGEST_LINE = 2000
 """Characters of a line that are kept to be shown."""
+_LONGEST_RAW = 200_000
+"""Characters of raw lines that are read as one exception: a message, not a binary file."""
 FATAL, REPORTED, HANDLED, CONSEQUENCE = 0, 1, 2, 3
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -217,11 +219,14 @@ def _continued(records: Sequence[Record], index: int) -> tuple[str, int]:
     """The message of a raw exception goes on in the raw lines behind it: the whole text and the
     index of its last record."""
     head = records[index]
-    parts = [head.message]
+    parts = [head.message[:_LONGEST_RAW]]
     chained = False
+    size = len(head.message)
     for record in records[index + 1 : index + 40]:
+        size += len(record.message)
         if (
-            record.shape != "raw"
+            size > _LONGEST_RAW
+            or record.shape != "raw"
             or (record.level is not None and not record.message.startswith(TRACEBACK))
             or record.process != head.process
             or record.pid != head.pid
