@@ -58,12 +58,13 @@ def burst(follow: bool, rate: int, seconds: int) -> None:
         writer.stdin.flush()
         answers: list[float] = []
         while writer.poll() is None:
-            # Keys whose answer is their own: the help opens and closes over a moving log.
-            for key, word in (("?", "Memory bars"), ("\x1b", "log")) if follow else ():
-                begin = terminal.send(key)
+            if follow:
+                # A key whose answer is its own: the screen moves all the time.
                 terminal.seen = b""
-                terminal.wait(word, 10)
-                answers.append(time.monotonic() - begin)
+                begin = terminal.send("w")
+                answers.append(terminal.wait("wrapped", 10) - begin)
+                terminal.send("w")
+                time.sleep(0.05)
             if not follow:
                 answers.append(terminal.answer("j" if len(answers) % 2 == 0 else "k"))
                 time.sleep(0.02)

@@ -390,3 +390,30 @@ def test_snapshot_of_the_log(snap_compare: Any, tmp_path: Path) -> None:
         await pilot.pause()
 
     assert snap_compare(app_with(log), terminal_size=(120, 35), run_before=run)
+
+
+async def test_opened_at_a_place(until: Until) -> None:
+    log = CPU / "killcore.log"
+    offset = log.read_bytes().find(b"AsyncLLM output_handler failed")
+    app = app_with(log)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit)
+        unit = app.selected_unit
+        assert unit is not None
+        app.open_log(unit.unit, None, offset)
+        view = View(app, pilot, until)
+        await until(pilot, lambda: isinstance(app.shown_screen, LogScreen))
+        await view.settle()
+        assert "AsyncLLM output_handler failed" in view.under_cursor
+        assert not view.lines.follow
+
+
+async def test_dragging_marks(until: Until, growing: Path) -> None:
+    async with opened(until, growing) as view:
+        await view.press("g")
+        await view.pilot.mouse_down("#lines", offset=(5, 2))
+        await view.pilot.hover("#lines", offset=(5, 4))
+        await view.pilot.mouse_up("#lines", offset=(5, 4))
+        assert view.lines.marked == (view.lines.top + 2, view.lines.top + 5)
+        await view.press("y")
+        assert view.app.clipboard.endswith("line 4")
