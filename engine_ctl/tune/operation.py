@@ -175,7 +175,8 @@ def measure(
     )
     keep(ctx, record, tell)
     if problem is not None:
-        ctx.event(engine.unit, f"bench {id} failed: {said}", "error")
+        severity = "error" if isinstance(problem, StokerError) else "warning"
+        ctx.event(engine.unit, f"bench {id} failed: {said}", severity)
         raise problem
     ctx.event(engine.unit, f"bench {id}: {summary(record)}")
     return record

@@ -271,7 +271,7 @@ class _Run:
             if rung < count - 1:
                 measured = self._measured(rung)
                 points = halving.survivors(self.goal, measured, self.made.order)
-                self.tell(f"sweep {self.made.id}: {len(points)} points go on to longer benches")
+                self.tell(f"sweep {self.made.id}: {len(points)} of {len(measured)} points go on")
 
     def _measured(self, rung: int) -> dict[int, dict[str, Stat]]:
         return measured(self.ctx, self.book.state, rung, self.made.order)
