@@ -70,6 +70,12 @@ def _low_utilisation(view: View) -> Iterator[Hit]:
         yield "args.gpu_memory_utilization", f"{share:.2f}"
 
 
+def _high_utilisation(view: View) -> Iterator[Hit]:
+    share = _share(view)
+    if _held_share(view) is None and share is not None and share >= 0.8:
+        yield "args.gpu_memory_utilization", f"{share:.2f}"
+
+
 def _share(view: View) -> float | None:
     if _ipc_mode(view) is None:
         return None
@@ -211,6 +217,17 @@ RULES = (
         what="gpu_memory_utilization must include the daemon's weights: {detail}",
         effect="the start fails: externally held weights exceed the budget",
         instead="the engine's whole share, such as 0.9",
+        source="https://github.com/vllm-project/vllm/pull/57298",
+    ),
+    Rule(
+        id="utilisation-high",
+        severity=NOTE,
+        before="0.32",
+        when=_high_utilisation,
+        what="gpu_memory_utilization {detail} leaves little room for a daemon: before 0.32 it must "
+        "leave out the daemon's weights",
+        effect="the start fails if they need more than the rest of the GPU",
+        instead="what the daemon leaves free, or vLLM 0.32 and later",
         source="https://github.com/vllm-project/vllm/pull/57298",
     ),
     Rule(

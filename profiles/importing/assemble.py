@@ -224,6 +224,8 @@ def secret_arguments(draft: Draft, args: dict[str, Any], env: dict[str, str | En
         if isinstance(value, dict):
             args[name] = _secret_fields(draft, name, value, secret=False)
             continue
+        if isinstance(value, str) and not is_secret(name) and scrub(value) != value:
+            draft.note(f"{option}: the secret in its value was not stored (***): put it back")
         if not is_secret(name) or isinstance(value, bool):
             continue
         items = value if isinstance(value, list) else [value]

@@ -107,8 +107,28 @@ def find_invocation(words: list[str]) -> Invocation | None:
             found = _python(word, following)
         if found is not None:
             found.launcher, found.env = prefix(words[:place])
+            _exec_environment(found)
             return found
     return None
+
+
+def _exec_environment(found: Invocation) -> None:
+    """`docker exec -e NAME=value box …`: the variables that it gives to the server."""
+    program = [program_name(word) for word in found.launcher]
+    if "exec" not in program or not any(word in CONTAINER_ENGINES for word in program):
+        return
+    kept: list[str] = []
+    words = iter(found.launcher)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if word in ("-e", "--env"):
+            value = next(words, "")
+        elif not (equals and option == "--env"):
+            kept.append(word)
+            continue
+        name, _, text = value.partition("=")
+        found.env[name] = text if "=" in value else "${" + name + "}"
+    found.launcher = kept
 
 
 def _python(word: str, following: list[str]) -> Invocation | None:

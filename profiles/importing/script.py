@@ -401,14 +401,21 @@ class Evaluator:
             if is_secret(match[1]) and all(isinstance(p, Literal) for p in value):
                 self._secret(match[1], render(value))
             del words[0]
-        plain = [f for word in words for f in self._plain_fields(word)]
+        spread = [(f, word) for word in words for f in self._plain_fields(word)]
+        plain = [text for text, _ in spread]
         found = find_invocation(plain)
         if found is None:
             return self._inner(plain, env, statement)
         found.env = env | found.env
         found.line = statement.line
         if found.what != "container":
-            found.words = [home(word) for word in found.words]
+            first = len(plain) - len(found.words)
+            bare = [not (word.parts and word.parts[0].quoted) for _, word in spread[first:]]
+            if plain[first:] != found.words:
+                bare = [True] * len(found.words)
+            found.words = [
+                home(text) if tilde else text for text, tilde in zip(found.words, bare, strict=True)
+            ]
             found.program = home(found.program)
         return found
 

@@ -21,6 +21,10 @@ class Part:
     quoted: bool
 
 
+_PLAIN = re.compile(r"[^\s|;&<>()'\"$`\\@,]+")
+"""Characters that stand for themselves in every shell, taken at once."""
+
+
 @dataclass
 class Word:
     parts: list[Part] = field(default_factory=list)
@@ -247,8 +251,10 @@ class _Lexer:
                 self.i += 1
                 break
             else:
-                word.add(c, False)
-                self.i += 1
+                plain = _PLAIN.match(text, self.i)
+                taken = plain[0] if plain else c
+                word.add(taken, False)
+                self.i += len(taken)
         return word
 
     def _opens_array(self, word: Word) -> bool:

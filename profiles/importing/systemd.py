@@ -53,6 +53,56 @@ def unit_lines(text: str) -> list[Line]:
     return out
 
 
+_QUADLET = {
+    "PublishPort": "--publish",
+    "Volume": "--volume",
+    "Environment": "--env",
+    "EnvironmentFile": "--env-file",
+    "AddDevice": "--device",
+    "ContainerName": "--name",
+    "Network": "--network",
+    "ShmSize": "--shm-size",
+    "Ulimit": "--ulimit",
+    "Entrypoint": "--entrypoint",
+    "PodmanArgs": "",
+    "Image": "",
+    "Exec": "",
+}
+_QUADLET_KEPT = frozenset(
+    {"AutoUpdate", "HealthCmd", "HealthInterval", "Label", "Notify", "Pull", "SecurityLabelDisable"}
+    | {"User", "Group", "UserNS", "LogDriver", "Secret", "Timezone", "WorkingDir", "HealthTimeout"}
+)
+
+
+def _quadlet(lines: list[Line]) -> tuple[str, int] | None:
+    """The `podman run` that a Quadlet file's [Container] section stands for, and its line.
+
+    Raises Usage for a key that would change the command and is not understood."""
+    own = [line for line in lines if line[0] == "Container"]
+    if not own:
+        return None
+    last = {key: value for _, key, value, _ in own}
+    if "Image" not in last:
+        raise Usage("the [Container] section has no Image=")
+    options = []
+    for _, key, value, number in own:
+        if key not in _QUADLET and key not in _QUADLET_KEPT:
+            raise Usage(f"line {number}: {key}= in [Container] is not understood")
+        option = _QUADLET.get(key, "")
+        if key == "Environment":
+            options += [f"{option} {word}" for word in _unsplit(value)]
+        elif option or key == "PodmanArgs":
+            options.append(f"{option} {value}".strip())
+    number = next(line[3] for line in own if line[1] == "Image")
+    text = " ".join(["podman run", *options, last["Image"], last.get("Exec", "")])
+    return text.strip(), number
+
+
+def _unsplit(value: str) -> list[str]:
+    """The assignments of an Environment= line, each still in its quotes."""
+    return re.findall(r'(?:"(?:[^"\\]|\\.)*"|\'[^\']*\'|[^\s"\'])+', value)
+
+
 def import_unit(draft: Draft, text: str) -> None:
     """Read a unit, or a unit with its drop-ins one after the other, into the draft."""
     lines = unit_lines(text)
@@ -62,6 +112,10 @@ def import_unit(draft: Draft, text: str) -> None:
     env: dict[str, str] = {}
     env_files: list[str] = []
     restart: dict[str, Any] = {}
+    quadlet = _quadlet(lines)
+    if quadlet is not None:
+        start = quadlet
+        lines = [line for line in lines if line[0] != "Container" or line[1] in _QUADLET_KEPT]
     for section, key, value, number in lines:
         if section not in ("Service", ""):
             kept.setdefault(section, []).append([key, value])

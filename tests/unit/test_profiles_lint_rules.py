@@ -351,6 +351,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case({"gpu_memory_utilization": 0.2, **IPC}, facts=Facts(gpu_total=100, daemon_weights=20)),
         Case({"gpu_memory_utilization": 0.9, **IPC}, facts=Facts(gpu_total=100, daemon_weights=20)),
     ),
+    "utilisation-high": (
+        Case({"gpu_memory_utilization": 0.9, **IPC}, to="0.31"),
+        Case({"gpu_memory_utilization": 0.3, **IPC}, to="0.31"),
+    ),
     "utilisation-low": (
         Case({"gpu_memory_utilization": 0.25, **IPC}),
         Case({"gpu_memory_utilization": 0.25}),
