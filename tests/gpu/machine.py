@@ -158,7 +158,9 @@ def complete(port: int, model: str, tokens: int = 1, timeout: float = 60.0) -> s
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=timeout) as reply:
-        return str(json.load(reply)["choices"][0]["text"])
+        answer = json.load(reply)
+    # Random weights may say half a character, which is no text: the tokens are what counts.
+    return f"{answer['usage']['completion_tokens']} tokens: {answer['choices'][0]['text']!r}"
 
 
 def first_token(port: int, model: str, limit: float = 180.0) -> float:
