@@ -6,6 +6,6 @@ from __future__ import annotations
 def open_console(unit: str | None = None) -> None:
     """Run the app until the operator leaves. Stops nothing."""
     from console.app import StokerApp
-    from console.wiring import LazyFeed, ConsoleOperations
+    from console.wiring import ConsoleOperations, LazyFeed
 
     StokerApp(ConsoleOperations(), LazyFeed(), select=unit).run()

@@ -37,9 +37,7 @@ def test_check_imports_again_and_finds_nothing_changed(home_dirs: Dirs) -> None:
     assert fresh.version == "0.32.0"
 
 
-def test_an_existing_interpreter_is_used_as_it_is(
-    home_dirs: Dirs, cpu_runtime: CpuRuntime
-) -> None:
+def test_an_existing_interpreter_is_used_as_it_is(home_dirs: Dirs, cpu_runtime: CpuRuntime) -> None:
     site = Path(cpu_runtime.runtime.package).parent
     before = sorted(p.name for p in site.iterdir())
     runtime = add(home_dirs, str(cpu_runtime.python), quiet, name="mine")

@@ -119,15 +119,25 @@ def free_port() -> int:
 
 
 def complete(port: int, model: str, tokens: int = 4, timeout: float = 60.0) -> str:
-    """The text of one greedy completion, by HTTP as a client would."""
-    body = {"model": model, "prompt": "An engine", "max_tokens": tokens, "temperature": 0}
+    """One greedy completion by HTTP, as a client would: its number of tokens and its text (random
+    weights may say half a character, which is no text)."""
+    body = {
+        "model": model,
+        "prompt": "An engine",
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+    }
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=timeout) as reply:
-        return str(json.load(reply)["choices"][0]["text"])
+        answer = json.load(reply)
+    assert answer["usage"]["completion_tokens"] == tokens
+    return f"{tokens} tokens: {answer['choices'][0]['text']!r}"
 
 
 @contextlib.contextmanager
