@@ -36,7 +36,7 @@ def weight_cache_keys(config: Any, args: Any, kind: str) -> dict[str, Any]:
         for local_rank, dp_rank, pp_rank, tp_rank in places:
             try:
                 at = (dp_rank, pp_rank, tp_rank)
-                fields = _fields(protocol, daemon, config, model_config, draft, at)
+                fields = _fields(protocol, daemon, config, model_config, draft, at, kind)
             except Exception as error:
                 notes.append(f"{role} rank {local_rank}: {type(error).__name__}: {error}")
                 continue
@@ -65,7 +65,13 @@ def _roles(config: Any) -> list[tuple[str, Any]]:
 
 
 def _fields(
-    protocol: Any, daemon: Any, config: Any, model: Any, draft: bool, at: tuple[int, int, int]
+    protocol: Any,
+    daemon: Any,
+    config: Any,
+    model: Any,
+    draft: bool,
+    at: tuple[int, int, int],
+    kind: str,
 ) -> dict[str, str | None]:
     """The key's fields as text. Offers every name that any version asks for, no more."""
     parallel = config.parallel_config
@@ -73,6 +79,9 @@ def _fields(
     dp_size = parallel.data_parallel_size
     if hasattr(daemon, "get_engine_dp_placement"):
         dp_size, dp_rank = daemon.get_engine_dp_placement(config, dp_rank)
+    elif kind == "serve" and not config.model_config.is_moe:
+        # An engine runs data-parallel ranks of a dense model as engines of their own.
+        dp_size, dp_rank = 1, 0
     build = protocol.WeightCacheKey.from_model_config
     offered = {
         "cache_config": config.cache_config,

@@ -182,6 +182,7 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
             tell(line)
         life = liveness.look(run)
         if life.ready and not life.ended:
+            _say_repeated_fallback(ctx, run)
             return
         if life.ended:
             cause = watch.cause()
@@ -190,6 +191,21 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
         if time.monotonic() > deadline:
             raise Failed(f"{run.id} is not ready yet; it goes on: stoker logs {run.unit} -f")
         time.sleep(poll_s)
+
+
+def _say_repeated_fallback(ctx: Context, run: Run) -> None:
+    """An event when the unit's last two starts loaded from disk for the same reason."""
+    from engine_ctl.observe import facts
+    from engine_ctl.weights.sights import repeated_fallback
+
+    history = []
+    for earlier in ctx.store.runs(run.unit)[-3:]:
+        known = facts.refresh(earlier.dir) if earlier.id == run.id else facts.load(earlier.dir)
+        if known is not None and known.start_s is not None:
+            history.append((known.verdict, known.reasons))
+    text = repeated_fallback(history)
+    if text:
+        ctx.event(run.unit, text, "warning")
 
 
 def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, Any]:

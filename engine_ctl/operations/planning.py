@@ -12,6 +12,7 @@ import msgspec
 
 from engine_ctl.errors import Failed
 from engine_ctl.model import Kind
+from engine_ctl.runtimes.defaults import process_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.spec import device_environment
@@ -21,10 +22,8 @@ from profiles.schema import ArgumentSchema
 
 CLI = ("-m", "vllm.entrypoints.cli.main")
 DEFAULT_PORT = 8000
-# Python's own: unset so that imports are compiled once (13 s a start otherwise), unbuffered so
-# that what is printed reaches the log.
+# Unset so that imports are compiled once (13 s a start otherwise).
 UNSET = ["PYTHONDONTWRITEBYTECODE"]
-ALWAYS = {"PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def engine_environment(runtime: Runtime, profile: Profile) -> dict[str, str]:
     """Everything that is set for an engine over the operator's own environment (no secrets)."""
     values, _ = environment(profile)
     devices = device_environment(profile, runtime.platform)
-    return {**runtime.environment(), **ALWAYS, **values, **devices}
+    return {**runtime.environment(), **process_defaults(runtime), **values, **devices}
 
 
 def engine_spec(

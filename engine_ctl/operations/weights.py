@@ -166,8 +166,18 @@ def views(ctx: Context) -> tuple[DaemonView, ...]:
         asked = _ask(sight)
         mapped = sights.clients(asked, engines)
         phase, trouble = sights.complete(asked)
+        gone = sights.ranks_gone(asked)
         found += [
-            _view(ctx, asked, key, phase, mapped, engines, history, trouble)
+            _view(
+                ctx,
+                asked,
+                key,
+                phase,
+                mapped,
+                engines,
+                history,
+                trouble if not gone or key in gone else None,
+            )
             for key in asked.record.keys
         ]
     return tuple(found)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import engine_ctl.inside
 from engine_ctl.runtimes.store import Runtime
 
 # Read by vLLM, torch, transformers, their libraries or the loader; whatever else an operator has
@@ -56,6 +58,15 @@ def installed(runtime: Runtime) -> list[object]:
     return facts
 
 
+@functools.cache
+def scripts() -> str:
+    """A hash of the scripts that a standby runs: one of another Stoker answers otherwise."""
+    found = hashlib.sha256()
+    for path in sorted(Path(engine_ctl.inside.__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
 def standby_identity(runtime: Runtime, env: Mapping[str, str]) -> str:
     """A short hash of the runtime as it is installed now and of `env`, all that is set for the
     engine (see `relevant`). Two starts with the same one can come from the same standby."""
@@ -64,5 +75,5 @@ def standby_identity(runtime: Runtime, env: Mapping[str, str]) -> str:
         for name, value in env.items()
         if name not in LATE and not name.startswith("STOKER_")
     }
-    facts = [runtime.name, runtime.version, installed(runtime), sorted(counted.items())]
+    facts = [runtime.name, runtime.version, installed(runtime), scripts(), sorted(counted.items())]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]

@@ -8,7 +8,7 @@ its worst rank gets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine_ctl.model import Reason, Verdict
 from engine_ctl.weights.client import DaemonStatus
@@ -117,7 +117,7 @@ def forecast_weights(asks: EngineAsks, behind: Mapping[str, DaemonBehind]) -> We
         if socket is not None and socket in behind:
             warnings += behind[socket].judgement.warnings
     warnings += _unknown_keys(asks, behind)
-    reasons = _distinct([rank.reason for rank in ranks if rank.reason is not None])
+    reasons = _distinct(_named(ranks))
     differing = tuple(
         dict.fromkeys(row.field for rank in ranks for row in rank.rows if not row.equal)
     )
@@ -325,6 +325,17 @@ def _other_content(asks: EngineAsks, behind: Mapping[str, DaemonBehind]) -> Reas
                 + (f" and {len(found.content) - 1} more" if len(found.content) > 1 else ""),
             )
     return None
+
+
+def _named(ranks: Sequence[RankForecast]) -> list[Reason]:
+    """The ranks' reasons; where only some ranks fall back, each says which."""
+    failing = [(rank.key, rank.reason) for rank in ranks if rank.reason is not None]
+    if len(failing) == len(ranks):
+        return [reason for _, reason in failing]
+    return [
+        replace(reason, line=f"{key.role} rank {key.rank} of {len(ranks)}: {reason.line}")
+        for key, reason in failing
+    ]
 
 
 def _distinct(reasons: Sequence[Reason]) -> tuple[Reason, ...]:

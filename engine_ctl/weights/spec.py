@@ -10,6 +10,7 @@ import msgspec
 import engine_ctl.inside
 from engine_ctl.errors import Usage
 from engine_ctl.model import Kind
+from engine_ctl.runtimes.defaults import process_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.cpu_plugin import DEVICES_ENV
@@ -84,7 +85,7 @@ def preload_spec(
         shown += ["--seed-token", token_reference(profile.preload.seed_token)]
     env = {
         **runtime.environment(),
-        "PYTHONUNBUFFERED": "1",
+        **process_defaults(runtime),
         **values,
         **device_environment(profile, runtime.platform),
     }
