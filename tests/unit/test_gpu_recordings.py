@@ -1,0 +1,66 @@
+"""What real vLLM 0.33 printed on two H200s when Stoker started it from a standby."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine_ctl.logs.classify import classify
+from engine_ctl.logs.timeline import StartTimeline
+from engine_ctl.logs.verdict import verdict_of
+from engine_ctl.model import Kind, Phase, Verdict
+from engine_ctl.tune.results import parse_result
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def log(name: str) -> bytes:
+    return (DATA / "gpu" / f"{name}.log").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["big", "tp2"])
+def test_an_engine_forked_by_a_standby_maps_its_weights(name: str) -> None:
+    assert verdict_of(log(name))[0] is Verdict.MAPPED
+    timeline = StartTimeline(Kind.ENGINE)
+    timeline.feed(log(name))
+    timeline.finish()
+    phases = [mark.phase for mark in timeline.marks()]
+    assert Phase.MAPPING in phases and Phase.READY in phases
+    assert phases.index(Phase.MAPPING) < phases.index(Phase.READY)
+    assert timeline.facts.version == "0.33.0"
+
+
+def test_a_tensor_parallel_pair_reports_both_ranks() -> None:
+    text = log("tp2")
+    assert text.count(b"from the weight cache daemon") >= 2
+
+
+def test_the_daemons_of_a_pair_become_ready() -> None:
+    timeline = StartTimeline(Kind.PRELOAD)
+    timeline.feed(log("tp2-weights"))
+    timeline.finish()
+    assert timeline.ready_seen
+
+
+def test_healthy_starts_have_no_cause() -> None:
+    text = log("big")
+    served = (
+        text[: text.rfind(b"Application startup complete")] + b"Application startup complete.\n"
+    )
+    assert classify(served) is None
+
+
+def test_a_bench_result_of_vllm_0_33() -> None:
+    found = parse_result((DATA / "bench" / "vllm-0.33-h200-random-32.json").read_bytes())
+    assert (found.completed, found.failed) == (32, 0)
+    assert found.output_tokens_per_s == pytest.approx(906.15, abs=0.01)
+    assert set(found.latency_ms) >= {"ttft", "itl", "e2el"}
+
+
+def test_the_acceptance_lines_are_whole() -> None:
+    lines = (DATA / "gpu" / "acceptance-2026-11-29.jsonl").read_text().splitlines()
+    checks = [json.loads(line) for line in lines]
+    assert len(checks) == 25
+    assert sum(check.get("ok") is True for check in checks) == 22
