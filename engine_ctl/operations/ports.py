@@ -1,14 +1,9 @@
-"""Who listens where, from /proc: an address in use is said with its owner."""
+"""Who listens where: an address in use is said with its owner."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import socket
-from pathlib import Path
-
-LISTEN = "0A"
 
 
 def is_free(host: str, port: int) -> bool:
@@ -37,36 +32,29 @@ def first_free(host: str, start: int = 8000, taken: frozenset[int] = frozenset()
 def owner(port: int) -> tuple[int, str] | None:
     """(pid, command) of a process that listens on the TCP port; pid 0 when it is another user's.
 
-    None when nobody listens. Source: /proc/net/tcp and tcp6 (proc(5)), sockets by inode.
-    """
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    if not inodes:
+    None when nobody listens."""
+    import psutil
+
+    pids = [
+        connection.pid
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
+    ]
+    if not pids:
         return None
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            for fd in os.scandir(f"/proc/{entry.name}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(fd.path) in inodes:
-                        return int(entry.name), command_of(int(entry.name))
-    return 0, "another user's process"
+    pid = next((pid for pid in pids if pid), 0)
+    return pid, command_of(pid) if pid else "another user's process"
 
 
 def command_of(pid: int) -> str:
     """The command line of a process, shortened; its name in brackets when it has none."""
+    import psutil
+
     try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
+        process = psutil.Process(pid)
+        text = " ".join(process.cmdline()).strip() or f"[{process.name()}]"
+    except psutil.Error:
         return "?"
-    text = raw.replace(b"\0", b" ").decode(errors="replace").strip()
-    if not text:
-        with contextlib.suppress(OSError):
-            text = f"[{Path(f'/proc/{pid}/comm').read_text().strip()}]"
     return text if len(text) <= 120 else text[:119] + "…"
