@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -119,6 +120,21 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"stoker: {_in_words(error)}", file=sys.stderr)
+        return 1
+
+
+def _in_words(error: OSError) -> str:
+    """What the file system refused: the file, the reason, and what to do where that is known."""
+    where = f"{error.filename}: " if error.filename else ""
+    hint = {
+        errno.ENOSPC: "; free some space and try again",
+        errno.EDQUOT: "; the quota is used up: free some space and try again",
+        errno.EROFS: "; the XDG variables move Stoker's directories",
+        errno.EMFILE: "; raise the limit with: ulimit -n 4096",
+    }.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}{hint}"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ class Dirs:
     def from_env(cls, env: dict[str, str] | None = None) -> Dirs:
         """Directories by the XDG base directory specification; relative values are ignored."""
         env = dict(os.environ) if env is None else env
-        home = Path(env.get("HOME") or os.path.expanduser("~"))
+        home = _home(env)
 
         def base(variable: str, fallback: Path) -> Path:
             value = env.get(variable, "")
@@ -57,12 +58,30 @@ class Dirs:
         return self.config / "profiles"
 
 
+def _home(env: dict[str, str]) -> Path:
+    """$HOME, or the password database's where that is unset, empty or relative."""
+    value = env.get("HOME", "")
+    if value.startswith("/"):
+        return Path(value)
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        raise Failed(
+            f"HOME is not set and uid {os.geteuid()} is no known user; set HOME to a directory"
+        ) from None
+
+
 def ensure_private(path: Path) -> Path:
     """Make `path` (mode 0700) or check it: ours, a real directory, not writable by others.
 
     Raises Failed when somebody else could write there: state read from it would be theirs.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise Failed(f"{path} is not a directory") from None
+    except OSError as error:
+        raise Failed(f"{path} cannot be made: {error.strerror}") from error
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode):
         raise Failed(f"{path} is not a directory")

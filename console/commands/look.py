@@ -235,6 +235,8 @@ def events(unit: str | None, limit: int, as_json: bool) -> None:
     if as_json:
         emit_json({"events": found})
         return
+    if not found:
+        print("nothing has happened yet" + (f" to {unit}" if unit else ""))
     for event in found:
         when = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at))
         mark = {"info": " ", "warning": "!", "error": "✗"}.get(event.severity, " ")
