@@ -89,6 +89,17 @@ class ProfileStore:
             raise NotFound(self._missing(str(name_or_path)))
         return found
 
+    def reference(self, profile: Profile) -> str:
+        """What finds this profile again from anywhere: its name where that leads to its file (or
+        where it has none), else the absolute path of the file."""
+        if profile.path is None:
+            return profile.name
+        path = Path(profile.path)
+        named = self._named(path.stem, None)
+        if named is None:
+            return path.stem if path.parent in (self.user_dir, self.builtin_dir) else str(path)
+        return path.stem if named.absolute() == path else str(path)
+
     def load(self, name_or_path: str | Path) -> Resolved:
         """Read, resolve and check one profile. Raises NotFound or BadProfile (file:line: key)."""
         path = self.path_of(name_or_path)

@@ -28,6 +28,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise import stop as ladder
 from engine_ctl.swap.making import make_run, refuse_weights
+from engine_ctl.swap.room import memory_ahead, refuse_memory
 from engine_ctl.swap.starting import begin, prepare, refuse_errors
 from engine_ctl.swap.weighing import weigh
 from profiles.loading import Resolved
@@ -41,12 +42,12 @@ def unit_for(ctx: Context, unit: str, profile: str | None) -> UnitRecord:
     if ctx.store.exists(unit):
         record = _engine_unit(ctx, unit)
         if profile and profile != record.profile:
-            ctx.profiles.load(profile)
-            record = msgspec.structs.replace(record, profile=profile)
+            wanted = ctx.profiles.reference(ctx.profiles.load(profile).profile)
+            record = msgspec.structs.replace(record, profile=wanted)
         return record
     name = profile or unit
     try:
-        ctx.profiles.load(name)
+        name = ctx.profiles.reference(ctx.profiles.load(name).profile)
     except NotFound:
         if profile:
             raise
@@ -152,6 +153,7 @@ def launch_engine(
     refuse_errors(prepared)
     weighed = weigh(ctx, prepared)
     refuse_weights(weighed)
+    refuse_memory(memory_ahead(ctx, prepared, weighed, None))
     fronts.settle(ctx, prepared.spec, profile, tell)
     run = make_run(ctx, record, prepared, weighed)
     spec = prepared.spec

@@ -133,7 +133,7 @@ def _live(ctx: Context, run: Run, profile: Profile, tell: Tell, what: str) -> Sw
         ctx.event(run.unit, f"{way.why} failed: {error}; restarting instead", "warning")
         return None
     unit = ctx.store.load(run.unit)
-    ctx.store.save(msgspec.structs.replace(unit, profile=profile.name))
+    ctx.store.save(msgspec.structs.replace(unit, profile=ctx.profiles.reference(profile)))
     done = journal.end(Outcome.COMMITTED)
     ctx.event(run.unit, f"{what}: {before.name} → {profile.name} {way.why}")
     return done
@@ -226,7 +226,8 @@ class _Swap:
         spec = prepared.spec
         fronts.settle(ctx, spec, profile, self.tell)
         refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
-        unit = msgspec.structs.replace(ctx.store.load(self.unit), profile=profile.name)
+        unit = ctx.store.load(self.unit)
+        unit = msgspec.structs.replace(unit, profile=ctx.profiles.reference(profile))
         run = make_run(ctx, unit, prepared, self.weighed, mark)
         begin(ctx, run, prepared, self.tell)
         self.tell(f"{self.unit}: run {run.number} on {spec.client_host}:{spec.client_port}")

@@ -232,3 +232,39 @@ def test_text_of_an_editor_is_resolved_like_the_file(store: ProfileStore) -> Non
     path = put(store, "x", "model: old\n")
     assert store.load_text("extends: chat\n", path).profile.args == {"max_num_seqs": 64}
     assert store.load("x").profile.model == "old"
+
+
+def test_a_reference_finds_the_profile_again_from_anywhere(
+    store: ProfileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "mine", "model: org/m\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("mine", "other"):
+        (elsewhere / f"{name}.yaml").write_text("model: org/elsewhere\n")
+    monkeypatch.chdir(elsewhere)
+
+    def reference(name: str) -> str:
+        return store.reference(store.load(name).profile)
+
+    assert reference("mine") == "mine"
+    assert reference("chat") == "chat"
+    assert reference(str(store.user_dir / "mine.yaml")) == "mine"
+    # A file of the same name as a known profile, and one of a name that is not known.
+    assert reference("./mine.yaml") == str(elsewhere / "mine.yaml")
+    assert reference("other.yaml") == str(elsewhere / "other.yaml")
+    # A built-in profile behind one of the operator's own that has its name.
+    builtin = store.load("chat").profile
+    put(store, "chat", "model: org/own\n")
+    assert store.reference(builtin) == str(store.builtin_dir / "chat.yaml")
+
+
+def test_a_deleted_profile_keeps_its_reference(store: ProfileStore, tmp_path: Path) -> None:
+    own = put(store, "mine", "model: org/m\n")
+    elsewhere = tmp_path / "mine.yaml"
+    elsewhere.write_text("model: org/m\n")
+    profile, outside = store.load("mine").profile, store.load(elsewhere).profile
+    own.unlink()
+    elsewhere.unlink()
+    assert store.reference(profile) == "mine"
+    assert store.reference(outside) == str(elsewhere)
