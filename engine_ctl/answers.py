@@ -81,9 +81,25 @@ class ChangeView:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """What a start asks of one device (`where`: GPU 0, host). Bytes: `needed` beside the `weights`
+    that a daemon holds there already, `free` once the running engine is gone. `fits` None: not
+    known, or too close to tell; `note` says why it does not fit or is not known."""
+
+    where: str
+    needed: int
+    free: int | None
+    weights: int = 0
+    fits: bool | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ForecastView:
     """What a start of `profile` on `unit` would meet, said before anything is stopped. Times are
-    seconds, memory bytes. Any entry in `errors` means that the start is refused."""
+    seconds, memory bytes; `kv_bytes` are those of one rank. `compile_note` and `plan_note` say
+    what is compiled again and whether the startup plan applies. Any entry in `errors` means that
+    the start is refused."""
 
     unit: str
     profile: str
@@ -105,6 +121,9 @@ class ForecastView:
     rollback_profile: str | None = None
     rollback_s: float | None = None
     live: bool = False
+    memory: tuple[MemoryNeed, ...] = ()
+    compile_note: str = ""
+    plan_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from console.view import numbers as n
 from console.view.spans import Line, Span, clean, clip_line, line, pad, wrap
 from console.view.units import VERDICTS, reason_words
-from engine_ctl.answers import ForecastView
+from engine_ctl.answers import ForecastView, MemoryNeed
 
 COST_STYLE = {
     "live": "ok",
@@ -39,6 +39,11 @@ def body(view: ForecastView, cells: int) -> list[Line]:
     if view.kv_bytes is not None:
         was = f" (was {n.gib(view.kv_bytes_now)})" if view.kv_bytes_now is not None else ""
         lines.append(line(Span("  KV cache  ", "muted"), Span(f"~{n.size(view.kv_bytes)}{was}")))
+    for each in view.memory:
+        lines += _wrapped("  ", _memory(each), "" if each.fits else "warn", cells)
+    for note in (view.compile_note, view.plan_note):
+        if note:
+            lines += _wrapped("  ", note, "", cells)
     if view.port_note:
         lines += _wrapped("  ", view.port_note, "", cells)
     if view.in_flight:
@@ -48,6 +53,11 @@ def body(view: ForecastView, cells: int) -> list[Line]:
     lines.append(())
     lines += _seconds(view, cells)
     return lines
+
+
+def _memory(need: MemoryNeed) -> str:
+    beside = f" beside {n.size(need.weights)} of weights" if need.weights else ""
+    return f"{need.where} needs {n.size(need.needed)}{beside}, {n.size(need.free)} will be free"
 
 
 def _changes(view: ForecastView, cells: int) -> list[Line]:

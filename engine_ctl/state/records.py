@@ -23,8 +23,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
     something accepts connections there). `ready_timeout_s` 0 means no limit. `attempt` counts
     starts of one series of automatic restarts, from 1; `operation` is the id of the swap that made
-    the run. `public_host` and `public_port` are where clients go when that is not where the process
-    listens: the address of the unit's front."""
+    the run, `config_hash` vLLM's own of what the run compiles. `public_host` and `public_port` are
+    where clients go when that is not where the process listens: the address of the unit's
+    front."""
 
     schema: int = 1
     run: str = ""
@@ -62,6 +63,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     standby: str | None = None
     predecessor: str | None = None
     operation: str = ""
+    config_hash: str | None = None
     by: str = ""
 
     @property

@@ -36,6 +36,7 @@ from engine_ctl.supervise import liveness
 from engine_ctl.swap import memory, proof
 from engine_ctl.swap.journal import Journal, Outcome, Step, SwapRecord, new_id, read
 from engine_ctl.swap.making import make_run, refuse_weights
+from engine_ctl.swap.room import memory_ahead, refuse_memory
 from engine_ctl.swap.starting import Prepared, begin, prepare, refuse_errors
 from engine_ctl.swap.weighing import Weighed, weigh
 from profiles.loading import Resolved
@@ -78,6 +79,7 @@ def swap(
         refuse_errors(prepared)
         weighed = weigh(ctx, prepared)
         refuse_weights(weighed)
+        refuse_memory(memory_ahead(ctx, prepared, weighed, live))
         journal = Journal(
             ctx.store,
             SwapRecord(

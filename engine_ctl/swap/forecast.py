@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_ctl.answers import ForecastView
+from engine_ctl.answers import ForecastView, MemoryNeed
 from engine_ctl.errors import NotFound, StokerError
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.operations import way_for
@@ -15,7 +15,10 @@ from engine_ctl.operations.lifecycle import usable_runtime
 from engine_ctl.operations.planning import Endpoint, model_problem
 from engine_ctl.operations.runs import is_live
 from engine_ctl.state.store import Run
+from engine_ctl.swap.caches import Caches
+from engine_ctl.swap.caches import ahead as caches_ahead
 from engine_ctl.swap.execute import last_good_profile, swap_endpoint
+from engine_ctl.swap.room import HOST, kv_ahead, memory_ahead, memory_lines, smallest_total
 from engine_ctl.swap.starting import Prepared, prepare
 from engine_ctl.swap.weighing import Weighed, weigh
 from profiles.loading import Resolved
@@ -58,19 +61,27 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     ]
     if prepared is not None and prepared.check is not None:
         warnings += prepared.check.warnings
-    expected, again = _seconds(ctx, unit, resolved.profile, before, weighed)
+    changes = catalogue.changes(before, resolved.profile, None) if before else ()
+    needs: tuple[MemoryNeed, ...] = ()
+    caches = Caches()
+    if prepared is not None and not errors:
+        caches = caches_ahead(ctx, unit, prepared, changes)
+        needs = memory_ahead(ctx, prepared, weighed, live)
+        _memory_words(needs, errors, warnings)
+    expected, again = _seconds(ctx, unit, resolved.profile, weighed, caches)
     good = last_good_profile(ctx, record, live) if record else None
     return ForecastView(
         unit=unit,
         profile=resolved.profile.name,
         from_profile=before.name if before else None,
-        changes=catalogue.changes(before, resolved.profile, None) if before else (),
+        changes=changes,
         errors=tuple(dict.fromkeys(errors)),
         warnings=tuple(dict.fromkeys(warnings)),
         checked_by=_checker(prepared),
         verdict=weighed.forecast.verdict if weighed else None,
         reasons=weighed.forecast.reasons if weighed else (),
         weights_note=_weights_note(weighed),
+        kv_bytes=_kv_ahead(prepared, live),
         kv_bytes_now=_kv_bytes(live),
         port_note=_port_note(prepared, live),
         in_flight=_in_flight(live),
@@ -79,6 +90,10 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         next_time_s=again,
         rollback_profile=good.name if good else None,
         rollback_s=_typical(ctx, unit, good.name) if good else None,
+        live=way is not None and way.live is not None,
+        memory=needs,
+        compile_note=caches.compile,
+        plan_note=caches.plan,
     )
 
 
@@ -137,9 +152,25 @@ def _drain_s(ctx: Context, live: Run | None) -> float | None:
     return found[0].drain_s if found is not None else None
 
 
+def _memory_words(needs: tuple[MemoryNeed, ...], errors: list[str], warnings: list[str]) -> None:
+    """What does not fit is an error on a GPU, where vLLM ends the start; a warning on a host."""
+    for each in needs:
+        if each.fits is False:
+            (warnings if each.where == HOST else errors).append(f"{each.where}: {each.note}")
+        elif each.fits is None and each.note:
+            warnings.append(f"{each.where}: {each.note}")
+
+
+def _kv_ahead(prepared: Prepared | None, live: Run | None) -> int | None:
+    if prepared is None:
+        return None
+    gpus = prepared.runtime.platform != "cpu"
+    return kv_ahead(prepared, live, smallest_total(prepared) if gpus else None)
+
+
 def _kv_bytes(live: Run | None) -> int | None:
     known = run_facts.load(live.dir) if live is not None else None
-    value = known.start.get("kv_cache_gib") if known is not None else None
+    value = known.start.get("kv_gib") if known is not None else None
     return int(value * GIB) if isinstance(value, (int, float)) else None
 
 
@@ -153,16 +184,19 @@ def _in_flight(live: Run | None) -> int | None:
 
 
 def _seconds(
-    ctx: Context, unit: str, profile: Profile, before: Profile | None, weighed: Weighed | None
+    ctx: Context, unit: str, profile: Profile, weighed: Weighed | None, caches: Caches
 ) -> tuple[float | None, float | None]:
     """(expected now, expected the next time), from the unit's own earlier starts.
 
-    A start that resembles this one most counts: same profile and verdict first, then any.
+    A start that resembles this one most counts: same profile and verdict first, then any. What
+    has to be compiled first comes on top, once.
     """
-    same = _typical(ctx, unit, profile.name, weighed.forecast.verdict if weighed else None)
-    if same is not None:
-        return same, None
-    return _typical(ctx, unit, None), None
+    usual = _typical(ctx, unit, profile.name, weighed.forecast.verdict if weighed else None)
+    if usual is None:
+        usual = _typical(ctx, unit, None)
+    if usual is None or not caches.extra_s:
+        return usual, None
+    return usual + caches.extra_s, usual
 
 
 def _typical(
@@ -215,6 +249,11 @@ def text(found: ForecastView) -> str:
     for reason in found.reasons:
         differ = "; ".join(f"{f}: daemon {d}, engine {e}" for f, d, e in reason.fields)
         lines.append(f"    {reason.category}: {differ or reason.hint}")
+    lines += [f"  memory: {line}" for line in memory_lines(found.memory)]
+    if found.kv_bytes is not None:
+        was = f" (now {_gib(found.kv_bytes_now)})" if found.kv_bytes_now is not None else ""
+        lines.append(f"  KV cache: ~{_gib(found.kv_bytes)}{was}")
+    lines += [f"  {note}" for note in (found.compile_note, found.plan_note) if note]
     if found.port_note:
         lines.append(f"  {found.port_note}")
     if found.in_flight:
@@ -222,7 +261,12 @@ def text(found: ForecastView) -> str:
         lines.append(f"  {found.in_flight} requests in flight: {drain}")
     lines += [f"  note: {warning}" for warning in found.warnings]
     if found.expected_s is not None:
-        lines.append(f"  expected: {found.expected_s:.1f} s, by earlier starts")
+        again = f", next time {found.next_time_s:.1f} s" if found.next_time_s is not None else ""
+        lines.append(f"  expected: {found.expected_s:.1f} s, by earlier starts{again}")
     if found.rollback_profile:
         lines.append(f"  if it fails: back to {found.rollback_profile}")
     return "\n".join(lines)
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"

@@ -81,6 +81,8 @@ def prepare(
             answer = standbys.check(ctx.store, wanted, spec.argv)
         except StokerError as error:
             tell(f"{unit}: vLLM could not be asked about the arguments ({error})")
+    if answer is not None:
+        spec = msgspec.structs.replace(spec, config_hash=answer.config_hash)
     if standing is not None:
         spec = msgspec.structs.replace(spec, via="standby", standby=standing.run.id)
     return Prepared(profile, concrete, runtime, spec, wanted, standing, why_not, answer)

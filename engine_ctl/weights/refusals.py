@@ -236,7 +236,8 @@ def budget(
         if own > free:
             return _refuse(
                 "gpu_memory_busy",
-                f"the engine wants {_gib(own)} beside the weights, {_gib(free)} are free",
+                f"the engine wants {_gib(own)}{' beside the weights' if weights else ''}, "
+                f"{_gib(free)} are free",
                 f"lower gpu_memory_utilization to {(free + weights) / total - 0.01:.2f}",
             )
         return None
@@ -244,7 +245,9 @@ def budget(
         return _refuse(
             "weight_cache_budget",
             f"this version does not count the daemon's weights: it wants {_gib(wanted)}, "
-            f"{_gib(free)} are free",
+            f"{_gib(free)} are free"
+            if weights
+            else f"the engine wants {_gib(wanted)}, {_gib(free)} are free",
             f"lower gpu_memory_utilization to {max(0.0, free / total - 0.01):.2f}",
         )
     return None
