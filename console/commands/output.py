@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
@@ -33,7 +34,7 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(v) for v in value]
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     if hasattr(value, "__struct_fields__"):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}

@@ -172,7 +172,8 @@ def export(name: str, kind: str, as_json: bool) -> None:
 
 
 @profile.command()
-def schema() -> None:
+@json_option
+def schema(as_json: bool) -> None:
     """The JSON Schema of a profile file, for completion in editors."""
     from profiles.jsonschema import json_schema
 
@@ -195,7 +196,8 @@ def path(name: str, as_json: bool) -> None:
 
 @profile.command()
 @click.argument("name")
-def edit(name: str) -> int:
+@json_option
+def edit(name: str, as_json: bool) -> int:
     """Open your profile in $EDITOR and lint what was saved; a built-in one is extended."""
     from engine_ctl.operations import catalogue
     from engine_ctl.operations.context import Context
@@ -210,8 +212,11 @@ def edit(name: str) -> int:
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     subprocess.run([*editor, str(file)], check=False)
     findings = catalogue.lint(ctx, str(file), None)
-    for f in findings:
-        print(f"{f.severity:5} {f.place or f.key}: {f.message}")
+    if as_json:
+        emit_json({"path": str(file), "findings": findings})
+    else:
+        for f in findings:
+            print(f"{f.severity:5} {f.place or f.key}: {f.message}")
     return 1 if any(f.severity in ("error", "fail") for f in findings) else 0
 
 

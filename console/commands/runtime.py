@@ -80,7 +80,9 @@ def list_(as_json: bool) -> None:
     from engine_ctl.runtimes.store import RuntimeStore, missing
 
     dirs = Dirs.from_env()
-    runtimes, problems = RuntimeStore(dirs).all()
+    store = RuntimeStore(dirs)
+    runtimes, problems = store.all()
+    unfinished = store.interrupted()
     found = manage.offer(dirs)
     if as_json:
         rows = [
@@ -95,7 +97,8 @@ def list_(as_json: bool) -> None:
             for r in runtimes
         ]
         offer = {"python": found[0], "why": found[1]} if found else None
-        emit_json({"runtimes": rows, "problems": problems, "offer": offer})
+        document = {"runtimes": rows, "problems": problems, "offer": offer}
+        emit_json({**document, "interrupted": unfinished})
         return
     if runtimes:
         rows_ = [
@@ -107,6 +110,12 @@ def list_(as_json: bool) -> None:
         print("no runtime yet; add one with: stoker runtime add cpu")
     for problem in problems:
         print(f"damaged: {problem}", file=sys.stderr)
+    for name in unfinished:
+        print(
+            f"{name}: its install goes on or was interrupted; run `stoker runtime add` again to "
+            f"finish it, or: stoker runtime remove {name}",
+            file=sys.stderr,
+        )
     if found:
         print(f"{found[1]}; add it with: stoker runtime add {found[0]}")
 
@@ -150,10 +159,19 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
     from engine_ctl.errors import Busy
     from engine_ctl.operations.context import Context
     from engine_ctl.operations.runs import users_of_runtime
+    from engine_ctl.runtimes import manage
     from engine_ctl.runtimes.store import RuntimeStore
 
     dirs = Dirs.from_env()
     store = RuntimeStore(dirs)
+    if name in store.interrupted():
+        confirm(f"delete what the interrupted install of {name} left?", yes)
+        manage.discard(dirs, name)
+        if as_json:
+            emit_json({"removed": name})
+        else:
+            print(f"{name}: deleted what the interrupted install left")
+        return
     record = store.load(name)
     users = users_of_runtime(Context(dirs), record)
     if users:

@@ -29,6 +29,7 @@ from engine_ctl.runtimes.store import Runtime, RuntimeStore, stamp_of
 GIB = 1024**3
 CPU_VERSION = "0.32.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+UNRESOLVED = re.compile(r"No matching distribution|Could not find a version")
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 
 Report = Callable[[str, float], None]
@@ -44,6 +45,10 @@ class Recipe:
     disk: int
     cpu: bool
     expected_packages: int
+
+
+class Unresolved(Failed):
+    """The indexes that pip asks have other versions, not this one: no try can go on from here."""
 
 
 def recipe(spec: str) -> Recipe | None:
@@ -71,10 +76,14 @@ def install(dirs: Dirs, what: Recipe, report: Report, name: str | None = None) -
         return store.load(name)
     ensure_private(store.root)
     ensure_private(directory)
-    with _only_one(directory / "install.lock", name):
+    with only_one(directory, name) as lock:
         _check_disk(directory, what)
         python = _make_venv(directory / "venv", report)
-        _pip_install(python, what, report)
+        try:
+            _pip_install(python, what, report, lock)
+        except Unresolved:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         if what.cpu:
             report("checking torch's companions", 0.92)
             _drop_broken_companions(python)
@@ -111,13 +120,15 @@ def verified(directory: Path, name: str, python: str, managed: bool, source: str
 
 
 @contextlib.contextmanager
-def _only_one(lock: Path, name: str) -> Iterator[None]:
-    with lock.open("w") as file:
+def only_one(directory: Path, name: str) -> Iterator[int]:
+    """The lock of a runtime's directory, as a descriptor. Raises Busy while an install goes on
+    there, that of a killed stoker included: its pip holds the lock until it has ended."""
+    with (directory / "install.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"runtime {name} is being installed by another stoker") from None
-        yield
+            raise Busy(f"runtime {name} is being installed; wait for that to end") from None
+        yield file.fileno()
 
 
 def _check_disk(directory: Path, what: Recipe) -> None:
@@ -161,20 +172,39 @@ def _base_python() -> str:
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def _pip_install(python: Path, what: Recipe, report: Report) -> None:
-    code, tail = _run_pip(python, [what.requirement], what, report)
-    if code and what.cpu and re.search(r"No matching distribution|Could not find a version", tail):
+def _pip_install(python: Path, what: Recipe, report: Report, lock: int) -> None:
+    code, tail = _run_pip(python, [what.requirement], what, report, lock)
+    if code and what.cpu and UNRESOLVED.search(tail):
         code, tail = _run_pip(
-            python, [what.requirement, "--extra-index-url", TORCH_CPU_INDEX], what, report
+            python, [what.requirement, "--extra-index-url", TORCH_CPU_INDEX], what, report, lock
         )
     if code:
-        errors = [line for line in tail.splitlines() if line.startswith("ERROR")]
-        reason = errors[0] if errors else (tail.strip().splitlines() or ["no output"])[-1]
-        raise Failed(f"pip could not install {what.requirement}: {reason}")
+        raise pip_failure(what.requirement, tail)
 
 
-def _run_pip(python: Path, arguments: list[str], what: Recipe, report: Report) -> tuple[int, str]:
-    """Run pip and report progress from its lines and, while it unpacks, from what has appeared."""
+def pip_failure(requirement: str, tail: str) -> Failed:
+    """What pip's last lines say, in one: Unresolved when the wanted version itself is nowhere."""
+    errors = [line for line in tail.splitlines() if line.startswith("ERROR")]
+    reason = errors[0] if errors else (tail.strip().splitlines() or ["no output"])[-1]
+    reason = reason.removeprefix("ERROR: ")
+    kind = Failed
+    listed = re.search(r" \(from versions: (.*)\)", reason)
+    if listed is not None:
+        known = [] if listed[1] == "none" else listed[1].split(", ")
+        there = f" (newest there: {', '.join(known[-3:])})" if known else " (no index has any)"
+        if known and f"requirement {requirement} (" in reason:
+            kind = Unresolved
+        reason = reason.replace(listed[0], there)
+    return kind(f"pip could not install {requirement}: {reason}")
+
+
+def _run_pip(
+    python: Path, arguments: list[str], what: Recipe, report: Report, lock: int
+) -> tuple[int, str]:
+    """Run pip and report progress from its lines and, while it unpacks, from what has appeared.
+
+    pip inherits `lock`, so that a killed stoker's pip and the next try's never write at once.
+    """
     process = subprocess.Popen(
         [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments],
         env=clean_environment({"PYTHONUNBUFFERED": "1"}),
@@ -183,6 +213,7 @@ def _run_pip(python: Path, arguments: list[str], what: Recipe, report: Report) -
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        pass_fds=(lock,),
     )
     assert process.stdout is not None
     tail: deque[str] = deque(maxlen=60)

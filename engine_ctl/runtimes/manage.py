@@ -10,7 +10,7 @@ from pathlib import Path
 from engine_ctl.errors import Failed, Usage
 from engine_ctl.paths import Dirs, ensure_private
 from engine_ctl.runtimes import arguments, detect
-from engine_ctl.runtimes.install import Report, install, recipe, verified
+from engine_ctl.runtimes.install import Report, install, only_one, recipe, verified
 from engine_ctl.runtimes.probe import probe
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, missing, stamp_of
 
@@ -82,6 +82,17 @@ def check(dirs: Dirs, name: str) -> tuple[Runtime, list[str]]:
     store.save(fresh)
     arguments.read(dirs, fresh)
     return fresh, changed
+
+
+def discard(dirs: Dirs, name: str) -> None:
+    """Delete what an interrupted install left. Raises Busy while the install goes on."""
+    store = RuntimeStore(dirs)
+    directory = store.directory(name)
+    if name not in store.interrupted():
+        store.load(name)
+        raise Usage(f"{name} is a runtime, not what an interrupted install left")
+    with only_one(directory, name):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def is_stale(runtime: Runtime) -> bool:

@@ -87,6 +87,16 @@ class RuntimeStore:
             return []
         return sorted(p.parent.name for p in self.root.glob("*/runtime.json"))
 
+    def interrupted(self) -> list[str]:
+        """Names of directories without a record: what interrupted installs left."""
+        if not self.root.is_dir():
+            return []
+        return sorted(
+            path.name
+            for path in self.root.iterdir()
+            if path.is_dir() and not (path / "runtime.json").exists()
+        )
+
     def load(self, name: str) -> Runtime:
         """The runtime called `name`. Raises NotFound with what exists, CorruptRecord on garbage."""
         record = read_record(self.directory(name) / "runtime.json", Runtime)
