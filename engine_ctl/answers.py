@@ -139,7 +139,8 @@ class DaemonField:
 @dataclass(frozen=True, slots=True)
 class DaemonView:
     """One rank and role of a preload daemon. `socket_state` is `0600 ok` or what is wrong with
-    it; `verdicts` counts the starts against it; `since_s` seconds since it was ready."""
+    it; `verdicts` counts the starts against it; `since_s` seconds since it was ready; `reload` says
+    why it may not hold what its profile says now."""
 
     name: str
     unit: str
@@ -155,6 +156,7 @@ class DaemonView:
     fields: tuple[DaemonField, ...] = ()
     verdicts: tuple[tuple[str, int], ...] = ()
     last_fallback: str = ""
+    reload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

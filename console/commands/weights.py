@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from console.commands.lifecycle import say, wait_option
 from console.commands.output import confirm, emit_json, json_option, table, yes_option
+
+if TYPE_CHECKING:
+    from engine_ctl.operations.weights_plan import PreloadPlan
 
 
 @click.command()
@@ -38,6 +41,11 @@ def weights(fields: bool, as_json: bool) -> None:
         for d in found
     ]
     print(table(rows, ("daemon", "gpu", "state", "weights", "socket", "clients", "verdicts"), (3,)))
+    for daemon in found:
+        for reason in daemon.reload:
+            print(
+                f"  {daemon.name}: reload needed? {reason}; see: stoker preload plan {daemon.unit}"
+            )
     for daemon in found if fields else ():
         print(f"\n{daemon.name}  {daemon.socket}")
         for row in daemon.fields:
@@ -51,6 +59,50 @@ def preload() -> None:
 
     UNIT is an engine unit, a profile, or the daemon's own unit (`UNIT-weights`).
     """
+
+
+@preload.command()
+@click.argument("unit")
+@json_option
+def plan(unit: str, as_json: bool) -> int:
+    """What the daemon would be: every rank's GPU, the fingerprints, each node's command, what is
+    in the way, and why the running one would have to be loaded again. Starts nothing."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.weights_plan import preload_plan
+
+    found = preload_plan(Context(), unit)
+    if as_json:
+        emit_json(found)
+    else:
+        _print_plan(found)
+    return 1 if found.problems else 0
+
+
+def _print_plan(found: PreloadPlan) -> None:
+    import shlex
+
+    print(f"{found.unit}: profile {found.profile}, {found.nodes} node{'s' * (found.nodes > 1)}")
+    rows = [
+        (str(r.node), str(r.local_rank), str(r.global_rank), r.label, str(r.gpu))
+        for r in found.ranks
+    ]
+    print(table(rows, ("node", "local", "rank", "place", "gpu"), (0, 1, 2)))
+    for key in found.keys:
+        print(f"  {key.role} {key.rank}: {key.device or '–'}  {key.socket or 'no socket'}")
+    for node in found.commands if found.nodes > 1 else found.commands[:1]:
+        for words in (node.preload, node.serve):
+            # A reference such as "$TOKEN" is for the shell; it is quoted already.
+            text = " ".join(w if w.startswith('"$') else shlex.quote(w) for w in words)
+            print(f"  node {node.node}: {text}")
+    for line in found.problems:
+        print(f"  in the way: {line}")
+    for line in found.warnings:
+        print(f"  note: {line}")
+    if found.running is not None:
+        for line in found.reload:
+            print(f"  reload needed: {line}")
+        if not found.reload and not found.problems:
+            print(f"  {found.running} holds these weights")
 
 
 @preload.command()

@@ -40,6 +40,9 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         elif daemon.last_fallback:
             text = f"     └ last fall back: {clean(daemon.last_fallback)}"
             lines.append(clip_line(line(Span(text, "warn")), cells))
+        for reason in daemon.reload:
+            text = f"     └ reload [R]: {clean(reason)}"
+            lines.insert(1, clip_line(line(Span(text, "warn")), cells))
         if daemon.socket_state and not _good(daemon):
             text = f"     └ ✗ socket {clean(daemon.socket_state)}: {clean(daemon.socket or '–')}"
             lines.insert(1, clip_line(line(Span(text, "error")), cells))

@@ -68,12 +68,18 @@ def _of_unit(unit: UnitView) -> list[Alert]:
     if unit.phase is Phase.ORPHANED:
         text = f"{unit.unit}: its shim is gone, nobody watches the process; stoker ps adopts it"
         found.append(Alert(text, unit=unit.unit))
-    if unit.phase in _SERVING and any(r.category == "wc_daemon_lost" for r in unit.reasons):
+    gone = next((r for r in unit.reasons if r.category == "wc_daemon_lost"), None)
+    if unit.phase in _SERVING and gone is not None:
+        after = "maps a new one" if "maps again" in gone.hint else "is from disk"
         text = (
             f"{unit.unit}: its weight daemon is gone; it keeps serving and now owns the weights, "
-            "its next start is from disk"
+            f"its next start {after}"
         )
         found.append(Alert(text, action="weights", unit=unit.unit))
+    for reason in unit.reasons:
+        if reason.category == "wc_daemon_partial" and unit.phase in _SERVING:
+            text = f"{unit.unit}: {reason.line}; {reason.hint}"
+            found.append(Alert(text, action="weights", unit=unit.unit, severity="error"))
     if unit.kind is Kind.PRELOAD and unit.phase in (Phase.FAILED, Phase.LOST):
         text = f"{unit.unit}: the weight daemon has ended; starts that need it go to disk"
         found.append(Alert(text, action="why", unit=unit.unit))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from engine_ctl.identity import boot_id
-from engine_ctl.model import HostView, Snapshot
+from engine_ctl.model import HostView, Kind, Snapshot
 from engine_ctl.observe.units import UnitWatch
 from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Store
@@ -42,6 +42,10 @@ def snapshot_once(
     if scrape:
         _scrape(watches, timeout_s)
     _look_for_drift(dirs, watches)
+    if units is None and any(watch.spec and watch.spec.kind is Kind.PRELOAD for watch in watches):
+        from engine_ctl.observe.weights import WeightsWatch
+
+        WeightsWatch(store).look(watches)
     now, wall = time.monotonic(), time.time()
     problems = (*listing.problems, *(watch.problem for watch in watches if watch.problem))
     return Snapshot(

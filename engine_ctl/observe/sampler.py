@@ -18,6 +18,7 @@ from engine_ctl.observe.alerts import alerts
 from engine_ctl.observe.drift import DriftWatch
 from engine_ctl.observe.machine import MachineWatch
 from engine_ctl.observe.units import UnitWatch, with_memory
+from engine_ctl.observe.weights import WeightsWatch
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import RuntimeStore
 from engine_ctl.state import events
@@ -58,6 +59,7 @@ class Sampler:
 
             gpu_source = open_source()
         self._machine = MachineWatch(self._store, gpu_source, clock)
+        self._weights = WeightsWatch(self._store)
         self._watches: dict[str, UnitWatch] = {}
         self._slow_at: float | None = None
         self._runtimes: tuple[str, ...] = ()
@@ -127,6 +129,7 @@ class Sampler:
         self._scrape(watches)
         for watch in watches:
             watch.read_log()
+        self._weights.look(watches)
         machine = self._machine.read(watches)
         now, wall = self._clock(), self._wall()
         views: list[UnitView] = []

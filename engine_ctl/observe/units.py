@@ -56,6 +56,7 @@ class UnitWatch:
         self.drift: tuple[str, ...] = ()
         self.drift_known = False
         self.window: EngineWindow | None = None
+        self.weights_now: tuple[Reason, ...] = ()
         self._store = store
         self._remember = remember
         self._log: RunLog | None = None
@@ -93,6 +94,7 @@ class UnitWatch:
         self._answer, self._answered, self._settled = None, None, False
         self._statistics = None
         self.drift, self.drift_known = (), False
+        self.weights_now = ()
         if self.window is not None:
             self.window.restart()
         if run is not None:
@@ -176,6 +178,8 @@ class UnitWatch:
         elapsed = now - who.monotonic if who is not None and alive else None
         marks = self._marks()
         verdict, reasons = self._weights()
+        known = {reason.category for reason in reasons}
+        reasons += tuple(r for r in self.weights_now if r.category not in known)
         error = self._answer.error if self._answer is not None else ""
         return UnitView(
             unit=self.unit,

@@ -78,7 +78,7 @@ def checker(ctx: Context, runtime: Runtime, asked: daemons.Asked) -> daemons.Che
     return ask
 
 
-def _asked(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
+def asked_of(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
     resolved = ctx.profiles.load(profile_name(ctx, unit))
     profile = expanded(resolved.profile, os.environ)
     if profile.preload is None:
@@ -97,7 +97,7 @@ def _asked(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
 
 def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bool = False) -> Run:
     """Start the daemon that keeps the unit's weights. Raises Busy when somebody holds them."""
-    asked, runtime = _asked(ctx, unit)
+    asked, runtime = asked_of(ctx, unit)
     begin = beginner(ctx, asked, tell)
     run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
     tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
@@ -124,7 +124,7 @@ def preload_reload(
     wait: bool = False,
 ) -> Run:
     """Replace the daemon by one that holds what the profile says now."""
-    asked, runtime = _asked(ctx, unit)
+    asked, runtime = asked_of(ctx, unit)
     begin = beginner(ctx, asked, tell)
     check = checker(ctx, runtime, asked)
     run = daemons.reload(ctx.store, asked, check, uses(ctx), confirmed=confirmed, begin=begin)
@@ -159,11 +159,14 @@ def _verdict(run: Run) -> Verdict | None:
 
 def views(ctx: Context) -> tuple[DaemonView, ...]:
     """Every rank and role of every daemon: socket, fingerprint, clients, verdicts."""
+    from engine_ctl.operations.weights_plan import reload_reasons
+
     found: list[DaemonView] = []
     engines = uses(ctx)
     history = _history(ctx)
     for sight in sights.daemons(ctx.store):
         asked = _ask(sight)
+        reload = reload_reasons(ctx, sight)
         mapped = sights.clients(asked, engines)
         phase, trouble = sights.complete(asked)
         gone = sights.ranks_gone(asked)
@@ -177,6 +180,7 @@ def views(ctx: Context) -> tuple[DaemonView, ...]:
                 engines,
                 history,
                 trouble if not gone or key in gone else None,
+                reload,
             )
             for key in asked.record.keys
         ]
@@ -199,6 +203,7 @@ def _view(
     engines: tuple[EngineUse, ...],
     history: dict[str, list[tuple[Verdict, str]]],
     trouble: Any,
+    reload: tuple[str, ...],
 ) -> DaemonView:
     ready = sight.run.ready()
     status = sight.statuses.get(key.socket or "")
@@ -231,6 +236,7 @@ def _view(
         fields=tuple(rows),
         verdicts=tuple(sorted(counts.items())),
         last_fallback=fallbacks[-1] if fallbacks else "",
+        reload=reload,
     )
 
 
@@ -285,7 +291,7 @@ def ensure_daemon(ctx: Context, unit: str, tell: Tell) -> Run | None:
     if section is None:
         return None
     try:
-        asked, runtime = _asked(ctx, unit)
+        asked, runtime = asked_of(ctx, unit)
         held = _held(ctx, asked, runtime)
         if held is None:
             begin = beginner(ctx, asked, tell)
@@ -300,7 +306,7 @@ def ensure_daemon(ctx: Context, unit: str, tell: Tell) -> Run | None:
     except StokerError as error:
         if not section.fallback:
             raise
-        tell(f"{unit}: no warm weights: {error}")
+        tell(f"{unit}: no weights daemon of its own: {error}")
         return None
 
 

@@ -74,14 +74,14 @@ def sight_of(store: Store, unit: str) -> DaemonSight | None:
         unit=unit,
         run=run,
         spec=spec,
-        record=_record(store, run, spec),
+        record=record_of(store, run, spec),
         alive=not life.ended,
         ready=life.ready and not life.ended,
         phase=life.phase,
     )
 
 
-def _record(store: Store, run: Run, spec: RunSpec) -> WeightsRecord:
+def record_of(store: Store, run: Run, spec: RunSpec) -> WeightsRecord:
     """The run's record; a run that its shim started again has its predecessor's."""
     record = records.read(run)
     while record is None and spec.attempt > 1 and spec.predecessor is not None:
@@ -162,8 +162,8 @@ def occupied(
             owner = f"pid {look.lock_pid}" if look.lock_pid else "a process that is not Stoker's"
             return Reason(
                 "wc_daemon_duplicate",
-                "use it or stop it first",
-                f"{owner} serves weights at {key.socket} already",
+                "stop it, or set preload: {socket_dir: …} to have a daemon of your own",
+                f"{owner}, no daemon of this Stoker's, serves weights at {key.socket} already",
             )
     return None
 
