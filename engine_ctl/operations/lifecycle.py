@@ -173,7 +173,7 @@ def usable_runtime(ctx: Context, resolved: Resolved) -> Runtime:
     return runtime
 
 
-def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
+def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None:
     """Wait until the run serves. Raises Failed with the cause when it ends or takes too long."""
     from engine_ctl.operations.watching import StartWatch
 
@@ -198,8 +198,11 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.1) -> None:
 def _say_repeated_fallback(ctx: Context, run: Run) -> None:
     """An event when the unit's last two starts loaded from disk for the same reason."""
     from engine_ctl.observe import facts
+    from engine_ctl.weights import records
     from engine_ctl.weights.sights import repeated_fallback
 
+    if records.read(run) is None:
+        return
     history = []
     for earlier in ctx.store.runs(run.unit)[-3:]:
         known = facts.refresh(earlier.dir) if earlier.id == run.id else facts.load(earlier.dir)

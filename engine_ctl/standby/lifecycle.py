@@ -313,12 +313,18 @@ def become(
 
 
 def start(
-    store: Store, run: Run, wanted: Wanted, *, base: Mapping[str, str] | None = None
+    store: Store,
+    run: Run,
+    wanted: Wanted,
+    *,
+    base: Mapping[str, str] | None = None,
+    standing: Standing | None = None,
 ) -> Become | None:
     """Start a run in the fastest way there is: from a ready standby, else by an ordinary launch.
+    `standing` is the one that the caller has just found.
 
     None: launched the ordinary way. Raises what `launch` raises."""
-    standing = find(store, wanted.identity())
+    standing = standing or find(store, wanted.identity())
     if standing is not None and standing.ready:
         try:
             return become(standing, run, base)
@@ -329,11 +335,20 @@ def start(
     return None
 
 
-def check(store: Store, wanted: Wanted, argv: Sequence[str], *, timeout_s: float = 120.0) -> Check:
-    """What vLLM makes of a command: asked of a standby (0.1 s), else of a new process (10 s)."""
+def check(
+    store: Store,
+    wanted: Wanted,
+    argv: Sequence[str],
+    *,
+    timeout_s: float = 120.0,
+    standing: Standing | None = None,
+) -> Check:
+    """What vLLM makes of a command: asked of a standby (0.1 s), else of a new process (10 s).
+    `standing` is the one that the caller has just found."""
     arguments = command(argv)
     environment = wanted.environment()
-    standing = find(store, standby_identity(wanted.runtime, relevant(environment)))
+    if standing is None:
+        standing = find(store, standby_identity(wanted.runtime, relevant(environment)))
     if standing is not None and standing.ready:
         try:
             with Client(standing.socket) as asked:

@@ -78,7 +78,7 @@ def prepare(
     answer = None
     if check and (standing is not None or not profile.standby):
         try:
-            answer = standbys.check(ctx.store, wanted, spec.argv)
+            answer = standbys.check(ctx.store, wanted, spec.argv, standing=standing)
         except StokerError as error:
             tell(f"{unit}: vLLM could not be asked about the arguments ({error})")
     if answer is not None:
@@ -91,8 +91,9 @@ def prepare(
 def _standing(ctx: Context, wanted: Wanted, tell: Tell) -> tuple[Standing | None, str]:
     try:
         found = standbys.find(ctx.store, wanted.identity())
-        if found is None or not found.ready:
-            tell(f"importing vLLM {wanted.runtime.version} once, in a standby")
+        if found is not None and found.ready:
+            return found, ""
+        tell(f"importing vLLM {wanted.runtime.version} once, in a standby")
         return standbys.ensure(ctx.store, wanted, by=ctx.by), ""
     except StokerError as error:
         tell(f"starting without a standby: {error}")
@@ -110,7 +111,7 @@ def begin(ctx: Context, run: Run, prepared: Prepared, tell: Tell) -> None:
     if prepared.standing is None:
         launch(run)
         return
-    became = standbys.start(ctx.store, run, prepared.wanted)
+    became = standbys.start(ctx.store, run, prepared.wanted, standing=prepared.standing)
     if became is None:
         tell(f"{run.unit}: the standby could not be used; started the ordinary way")
     elif became.method == "spawn":
