@@ -305,7 +305,15 @@ def _refusal(entry: actions.Action, unit: UnitView) -> str:
     alike = replace(unit, kind=Kind.ENGINE)
     if unit.kind is not Kind.ENGINE and entry.allowed(alike):
         return f"{entry.title} is not for a {unit.kind}."
+    if entry.id in _NOTHING:
+        return _NOTHING[entry.id]
     return f"{entry.title} is not possible while {_state(unit)}."
+
+
+_NOTHING = {
+    "why": "nothing to explain: the last run did not fail or fall back.",
+    "hints": "no hints: nothing noticed that could be better.",
+}
 
 
 def _state(unit: UnitView) -> str:

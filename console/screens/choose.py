@@ -59,8 +59,7 @@ class ChooseProfile(CardScreen[str | None]):
             listed = [i for i in view.listing(found, self.room) if i.key or not self.word]
             lines += filtered(listed, self.word)
         keys = (Span("enter", "key"), Span(" take   "), Span("esc", "key"), Span(" back"))
-        lines.append(Item(None, ((), keys)))
-        self.put(cast("list[Item]", lines), least=min(self.room, 70))
+        self.put(cast("list[Item]", lines), least=min(self.room, 70), keys=keys)
 
     def on_key(self, event: events.Key) -> None:
         if event.key == "backspace":

@@ -65,7 +65,7 @@ class ForecastScreen(CardScreen[str | None]):
             keys += [Span("enter", "key", "go"), Span(verb, "", "go")]
         keys += [Span("e", "key", "edit"), Span(" edit   ", "", "edit")]
         keys += [Span("esc", "key", "no"), Span(" leave everything as it is", "", "no")]
-        self.put([*lines, (), tuple(keys)], least=min(self.room, 60))
+        self.put(lines, least=min(self.room, 60), keys=tuple(keys))
 
     def action_go(self) -> None:
         if self.can_go:
