@@ -66,7 +66,8 @@ def _utilisation_under(view: View) -> Iterator[Hit]:
 
 def _low_utilisation(view: View) -> Iterator[Hit]:
     share = _share(view)
-    if _held_share(view) is None and share is not None and share <= 0.3:
+    sized = view.given("kv_cache_memory_bytes")
+    if _held_share(view) is None and share is not None and share <= 0.3 and not sized:
         yield "args.gpu_memory_utilization", f"{share:.2f}"
 
 

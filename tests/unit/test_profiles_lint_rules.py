@@ -428,6 +428,12 @@ def test_each_rule_fires_and_keeps_silent(rule: Any) -> None:
     assert rule.id not in quiet.rules()
 
 
+def test_a_low_share_says_nothing_where_the_cache_has_a_size_of_its_own() -> None:
+    low = {"gpu_memory_utilization": 0.25, **IPC}
+    assert "utilisation-low" in Case(low).rules()
+    assert "utilisation-low" not in Case({**low, "kv_cache_memory_bytes": "1G"}).rules()
+
+
 def test_no_case_is_of_a_rule_that_is_gone() -> None:
     assert set(CASES) == {rule.id for rule in table()}
 
