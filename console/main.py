@@ -123,6 +123,24 @@ def run(argv: list[str]) -> int:
     except OSError as error:
         print(f"stoker: {_in_words(error)}", file=sys.stderr)
         return 1
+    except Exception as error:
+        if os.environ.get("STOKER_TRACEBACK"):
+            raise
+        print(f"stoker: {_as_fault(error)}", file=sys.stderr)
+        return 1
+
+
+def _as_fault(error: Exception) -> str:
+    """A mistake of Stoker's own, in one line that can be reported."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})" if trace else ""
+    said = " ".join(str(error).split())
+    return (
+        f"a fault of Stoker's: {type(error).__name__}: {said}{place}; "
+        "the same command with STOKER_TRACEBACK=1 prints what a report needs"
+    )
 
 
 def _in_words(error: OSError) -> str:

@@ -70,7 +70,14 @@ def lint(name: str, target: str | None, as_json: bool) -> int:
     """What is wrong, and with --target what breaks on that version. Exit code 1: it won't start."""
     from engine_ctl.operations import catalogue
     from engine_ctl.operations.context import Context
+    from profiles.lint import known
+    from profiles.schema import SHIPPED
 
+    if target is not None and known(target) is None:
+        raise Usage(
+            f"{target!r} is no vLLM version that can be told: name a release from 0.24 on, "
+            f"e.g. --target {SHIPPED[-1]}"
+        )
     findings = catalogue.lint(Context(), name, target)
     if as_json:
         emit_json({"findings": findings})

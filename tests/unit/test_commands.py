@@ -1,0 +1,238 @@
+"""What scripts may rely on: one JSON document, field names, exit codes, errors of one line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from console.main import run, stoker
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.listing import ps, runs
+from engine_ctl.paths import Dirs
+from tests.standin.observed import Recorded, Written, recorded_log
+from tests.standin.pages import page
+
+Document = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dirs:
+    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return Dirs.from_env()
+
+
+@pytest.fixture
+def document(dirs: Dirs, capsys: pytest.CaptureFixture[str]) -> Document:
+    """Run a command with --json: its document, when stdout holds that alone and stderr nothing."""
+
+    def command(*words: str, status: int = 0) -> dict[str, Any]:
+        assert run([*words, "--json"]) == status
+        out, err = capsys.readouterr()
+        assert err == ""
+        found = json.loads(out)
+        assert isinstance(found, dict)
+        return found
+
+    return command
+
+
+def leaves(command: click.Command, path: str, ctx: click.Context) -> Iterator[tuple[str, set[str]]]:
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            below = command.get_command(ctx, name)
+            assert below is not None
+            yield from leaves(below, f"{path} {name}".strip(), ctx)
+    if path and (not isinstance(command, click.Group) or command.invoke_without_command):
+        yield path, {option for parameter in command.params for option in parameter.opts}
+
+
+COMMANDS = dict(leaves(stoker, "", click.Context(stoker)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_json(name: str) -> None:
+    assert "--json" in COMMANDS[name]
+
+
+def test_what_asks_takes_yes() -> None:
+    asking = {"remove", "reap", "undo", "profile remove", "runtime remove"}
+    asking |= {f"preload {word}" for word in ("stop", "reload", "release")}
+    assert all("--yes" in COMMANDS[name] for name in asking)
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("", 2),
+        ("pss", 2),
+        ("start", 2),
+        ("ps --nonsense", 2),
+        ("phases", 2),
+        ("runtime add nonsense", 2),
+        ("profile lint chat --target latest", 2),
+        ("ps nothing", 3),
+        ("start nothing", 3),
+        ("stop nothing", 3),
+        ("restart nothing", 3),
+        ("remove nothing --yes", 3),
+        ("runs nothing", 3),
+        ("logs nothing", 3),
+        ("why nothing", 3),
+        ("phases nothing", 3),
+        ("forecast nothing", 3),
+        ("swap nothing chat", 3),
+        ("undo nothing", 3),
+        ("bench nothing", 3),
+        ("profile show nothing", 3),
+        ("runtime check nothing", 3),
+        ("runtime remove nothing --yes", 3),
+        ("profile import --from /nonexistent/file", 1),
+    ],
+)
+@pytest.mark.parametrize("flag", ["", " --json"])
+def test_errors_are_one_line_with_a_status_and_make_nothing(
+    line: str, status: int, flag: str, dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(shlex.split(line + (flag if line else ""))) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("stoker: ") and err.count("\n") == 1 and err.endswith("\n")
+    assert not list(dirs.units.glob("*"))
+
+
+def test_rows_of_ps(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    try:
+        written.unit("idle")
+        written.unit("chat")
+        with Recorded(page("cpu_1")) as server:
+            started = written.run("chat", port=server.port, gpus=[0])
+            written.log(started, recorded_log("h200-vllm-0.33.0/11_ipc")[0])
+            written.ready(started)
+            found = ps(Context(written.dirs))
+    finally:
+        written.close()
+    rows = {row["unit"]: row for row in json.loads(json.dumps(found["units"], allow_nan=False))}
+    promised = {
+        "unit": str,
+        "kind": str,
+        "profile": str,
+        "phase": str,
+        "reasons": list,
+        "model": str,
+        "host": str,
+        "port": int,
+        "pid": int,
+        "gpus": list,
+        "running": int | float,
+        "waiting": int | float,
+        "kv_cache_usage": float,
+        "uptime_s": float,
+        "start_s": float,
+        "run": str,
+        "drift": list,
+    }
+    for key, kind in promised.items():
+        assert isinstance(rows["chat"][key], kind), key
+    assert {"verdict", "tokens_per_second"} <= set(rows["chat"])
+    assert rows["chat"]["run"] == "chat/1" and rows["chat"]["start_s"] == 9.5
+    unknown = {k for k, v in rows["idle"].items() if v is None}
+    assert {"phase", "verdict", "port", "pid", "running", "kv_cache_usage", "run"} <= unknown
+
+
+def test_rows_of_runs(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    try:
+        written.unit("chat")
+        first = written.run("chat")
+        written.log(first, recorded_log("h200-vllm-0.33.0/37_nofallback")[0])
+        written.exit(first, code=1)
+        written.run("chat")
+        found = runs(Context(written.dirs), "chat")
+    finally:
+        written.close()
+    now, was = json.loads(json.dumps(found["runs"], allow_nan=False))
+    names = {"run", "kind", "started", "ended", "exit", "phase", "verdict", "reasons", "forecast"}
+    for row in (now, was):
+        assert names | {"phases", "cause"} <= set(row)
+    assert now["exit"] is None and now["ended"] is None
+    assert was["run"] == "chat/1" and was["phase"] == "failed" and was["exit"]["code"] == 1
+    assert {"phase", "start_s", "seconds"} <= set(was["phases"][0])
+    assert was["cause"]["category"] and was["cause"]["hint"]
+
+
+def test_documents_of_profiles(document: Document, dirs: Dirs, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("extends: chat\nargs: {swap_space: 4}\nenv: {HF_TOKEN: {from_env: T}}\n")
+    shown = document("profile", "show", str(file))
+    assert shown["argv"][:3] == ["vllm", "serve", "Qwen/Qwen3-8B"]
+    assert isinstance(shown["env"], dict) and "HF_TOKEN" in shown["env"]
+    assert shown["provenance"]["args.swap_space"]["line"] == 2
+    assert shown["profile"]["args"]["swap_space"] == 4
+    found = document("profile", "lint", str(file), "--target", "0.33", status=1)["findings"]
+    names = {"rule", "severity", "key", "message", "instead", "versions"}
+    assert all(names <= set(finding) for finding in found)
+    assert "gone-swap-space" in {finding["rule"] for finding in found}
+    paste = tmp_path / "paste.sh"
+    paste.write_text("vllm serve org/m --max-model-len 32k --api-key sk-topsecret | tee log\n")
+    taken = document("profile", "import", "--from", str(paste), "--name", "mine")
+    assert taken["profile"]["args"]["max_model_len"] == "32k" and taken["unrepresented"]
+    assert "topsecret" not in json.dumps(taken) + (dirs.profiles / "mine.yaml").read_text()
+    assert document("profile", "schema")["type"] == "object"
+    assert {"key", "old", "new", "cost"} <= set(
+        document("profile", "diff", "chat", "throughput")["changes"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("ps", "units"),
+        ("events", "events"),
+        ("reap", "reaped"),
+        ("weights", "daemons"),
+        ("standby list", "standbys"),
+        ("profile list", "profiles"),
+        ("args kv", "arguments"),
+        ("runtime list", "runtimes"),
+        ("history", "entries"),
+        ("demo --down", "removed"),
+    ],
+)
+def test_an_empty_machine_answers_every_list(line: str, key: str, document: Document) -> None:
+    assert key in document(*line.split())
+
+
+def test_what_asks_refuses_without_a_terminal(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirs.profiles.mkdir(parents=True)
+    (dirs.profiles / "mine.yaml").write_text("model: org/m\n")
+    assert run(["profile", "remove", "mine"]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert (dirs.profiles / "mine.yaml").exists()
+    assert run(["profile", "remove", "mine", "--yes"]) == 0
+    assert not (dirs.profiles / "mine.yaml").exists()
+
+
+def test_a_fault_of_our_own_is_one_line_too(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("engine_ctl.operations.listing.ps", fails)
+    assert run(["ps", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "RuntimeError: two lines" in err and "test_commands.py" in err
+    monkeypatch.setenv("STOKER_TRACEBACK", "1")
+    with pytest.raises(RuntimeError):
+        run(["ps"])
