@@ -26,8 +26,8 @@ def interpreter_of(script: Path) -> str | None:
     if re.fullmatch(r"/\S*/env(\s+-S)?\s+\S+", first):
         return shutil.which(first.split()[-1])
     if first.endswith("/sh"):
-        match = re.search(rb"'''exec' \"?([^\"\n ]+)\"?", head)
-        return match.group(1).decode(errors="replace") if match else None
+        match = re.search(rb"'''exec' (?:\"([^\"\n]+)\"|(\S+))", head)
+        return (match[1] or match[2]).decode(errors="replace") if match else None
     return first.split(" ")[0]
 
 

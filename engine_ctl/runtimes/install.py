@@ -77,7 +77,12 @@ def install(dirs: Dirs, what: Recipe, report: Report, name: str | None = None) -
     ensure_private(store.root)
     ensure_private(directory)
     with only_one(directory, name) as lock:
-        _check_disk(directory, what)
+        try:
+            _check_disk(directory, what)
+        except Failed:
+            if not (directory / "venv").exists():
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
         python = _make_venv(directory / "venv", report)
         try:
             _pip_install(python, what, report, lock)
