@@ -7,6 +7,7 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from engine_ctl.errors import NotFound
 from engine_ctl.model import Event
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, choose
@@ -48,8 +49,19 @@ class Context:
         return RuntimeStore(self.dirs)
 
     def runtime_for(self, resolved: Resolved) -> Runtime:
-        """The runtime that the profile means. Raises NotFound with what there is."""
-        return choose(self.runtimes.all()[0], resolved.profile.runtime)
+        """The runtime that the profile means. Raises NotFound with what there is, or with what
+        could be added: a vLLM beside Stoker or on PATH."""
+        known = self.runtimes.all()[0]
+        if not known:
+            from engine_ctl.runtimes.manage import offer
+
+            found = offer(self.dirs)
+            if found is not None:
+                raise NotFound(
+                    f"there is no vLLM runtime yet, but {found[1]}; "
+                    f"run: stoker runtime add {found[0]}"
+                )
+        return choose(known, resolved.profile.runtime)
 
     def schema_for(self, runtime: Runtime | None) -> ArgumentSchema:
         """The arguments of that runtime: as read from it, else as shipped for the nearest."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_ctl.errors import Failed, Usage
+from engine_ctl.errors import Failed, NotFound, Usage
+from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes import detect, install, manage
 from engine_ctl.runtimes.overlay import needs_overlay, write_overlay
@@ -89,6 +90,18 @@ def test_a_vllm_beside_stoker_is_found_and_offered_first(
     monkeypatch.setattr(detect, "nvidia_driver", lambda: True)
     offered = manage.offer(dirs)
     assert offered is not None and offered[0] == sys.executable
+    ctx = Context(dirs)
+    with pytest.raises(NotFound, match=f"beside Stoker; run: stoker runtime add {sys.executable}"):
+        ctx.runtime_for(ctx.profiles.load("chat"))
+
+
+def test_without_any_vllm_the_cpu_build_is_named(
+    dirs: Dirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manage, "offer", lambda dirs: None)
+    ctx = Context(dirs)
+    with pytest.raises(NotFound, match="run: stoker runtime add cpu"):
+        ctx.runtime_for(ctx.profiles.load("chat"))
 
 
 @pytest.mark.parametrize(("spec", "needed"), [("cpu", 6), ("vllm==0.33.0", 15)])
