@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("look:runs", "The history of a unit's runs."),
     "logs": ("look:logs", "A unit's log (-f to follow)."),
     "why": ("look:why", "Why a run failed or fell back: cause, line and the knob to turn."),
+    "starts": ("look:starts", "Every start by phases, and what mapping saved against disk."),
     "phases": ("look:phases", "Where the seconds of a start went."),
     "events": ("look:events", "What happened and who did it."),
     "reap": ("lifecycle:reap", "End processes whose run is over and that still hold memory."),
@@ -40,6 +41,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("tuning:compare", "Benches and sweeps side by side; HTML and Markdown reports."),
     "history": ("tuning:history", "Every start and bench, searchable; CSV export."),
 }
+
+
+INTERRUPTED = (
+    "interrupted; an engine that was started goes on, and a swap is finished by the next command: "
+    "stoker ps"
+)
 
 
 class LazyGroup(click.Group):
@@ -115,7 +122,7 @@ def run(argv: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        print("stoker: interrupted", file=sys.stderr)
+        print(f"stoker: {INTERRUPTED}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

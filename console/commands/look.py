@@ -156,6 +156,7 @@ def why(
     assert unit is not None
     ctx = Context()
     card = explain.why(ctx, unit, reference)
+    reasons = explain.fell_back(ctx, unit, reference) if card is None else ()
     if bundle is not None:
         from engine_ctl.operations.bundle import write_bundle
 
@@ -164,9 +165,18 @@ def why(
             print(f"wrote {path}")
     if as_json:
         cause = card.cause if card else None
+        first = reasons[0] if reasons else None
         emit_json(
             None
-            if card is None
+            if card is None and first is None
+            else {
+                "category": first.category,
+                "hint": first.hint,
+                "line": first.line,
+                "evidence": [f"{name}: daemon {d}, engine {e}" for name, d, e in first.fields],
+                "card": None,
+            }
+            if card is None and first is not None
             else {
                 "category": cause.category if cause else "unknown",
                 "hint": cause.hint if cause else "",
@@ -177,11 +187,21 @@ def why(
         )
         return 0
     if card is None:
-        print(f"nothing to explain: no run of {unit} failed")
+        for reason in reasons:
+            print(f"{unit} fell back to disk: {reason.category}\n  {reason.line or reason.hint}")
+            for field, daemon, engine in reason.fields:
+                print(f"  {field}: daemon {daemon}, engine {engine}")
+            print(f"  do this: {reason.hint}")
+        if not reasons:
+            print(f"nothing to explain: no run of {unit} failed")
         return 0
     print(f"{card.run} {card.outcome}" + (f" while {card.phase}" if card.phase else ""))
     if card.cause:
         print(f"  {card.cause.category}: {card.cause.hint}\n  {card.cause.line}")
+    for fix in card.fixes:
+        print(f"  do this: {fix.key} {fix.now} → {fix.proposed}")
+    for text in card.memory:
+        print(f"  memory then: {text}")
     for change in card.changed:
         print(f"  changed since the last good run: {change.key} {change.now} → {change.proposed}")
     print(f"  log: {card.log}")
@@ -220,6 +240,44 @@ def phases(unit: str | None, reference: str | None, file: Path | None, as_json: 
     for mark in marks:
         seconds = "–" if mark.seconds is None else f"{mark.seconds:.1f} s"
         print(f"{mark.start_s:8.1f} s  {mark.phase:12} {seconds:>8}  {mark.note}".rstrip())
+
+
+@click.command()
+@click.argument("unit")
+@click.option("--limit", type=int, default=30, show_default=True, help="Only the newest N.")
+@json_option
+def starts(unit: str, limit: int, as_json: bool) -> None:
+    """Every start of a unit by phases, newest first, and what mapping saved against disk."""
+    from engine_ctl.operations import explain
+    from engine_ctl.operations.context import Context
+
+    ctx = Context()
+    ctx.store.load(unit)
+    found = explain.starts(ctx, unit, limit)
+    if as_json:
+        emit_json({"unit": unit, "starts": found})
+        return
+    if not found:
+        print(f"{unit} was never started")
+        return
+    ready = [start.ready_s for start in found if start.ready_s is not None]
+    rows = []
+    for start in found:
+        disk = start.disk_s if start.verdict in ("mapped", "copied") else None
+        saved = None if disk is None or start.ready_s is None else disk - start.ready_s
+        rows.append(
+            (
+                start.run + (" *" if ready and start.ready_s == min(ready) else ""),
+                start.profile or "–",
+                _cell(start.ready_s, "{:.1f} s"),
+                start.verdict or "–",
+                "standby" if start.standby else "–",
+                _cell(saved if saved is not None and saved > 0 else None, "{:.1f} s"),
+                "  ".join(f"{m.phase} {m.seconds:.1f}" for m in start.phases if m.seconds),
+            )
+        )
+    heads = ("run", "profile", "start", "weights", "from", "saved", "phases (s)")
+    print(table(rows, heads, (2, 5)))
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
 from engine_ctl.logs.classify import classify
-from engine_ctl.model import Kind, Phase, PhaseMark
+from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.fixes import fixes_for
 from engine_ctl.operations.runs import run_of
+from engine_ctl.state.expected import expected_memory
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.liveness import look
 from profiles.diff import diff
@@ -96,9 +98,57 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
         fixes=_fixes(run, known),
         changed=changed,
         changed_by=by,
+        memory=_memory(run, known),
         log=str(run.log),
         log_offset=_offset(run, known),
     )
+
+
+def fell_back(ctx: Context, unit: str, reference: str | None = None) -> tuple[Reason, ...]:
+    """Why a run's weights came from disk although a daemon was to have them; () when they did
+    not."""
+    known = facts_of(run_of(ctx, unit, reference))
+    return known.reasons if known.verdict is Verdict.FALLBACK else ()
+
+
+# torch's own account of a GPU in an out-of-memory error, and vLLM's of one at its start.
+_OOM = re.compile(
+    r"(GPU \d+) has a total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free\."
+    r"(?:.{0,80}?this process has ([\d.]+ \w+) memory in use)?"
+)
+_AT_START = re.compile(
+    r"Free memory on device (\S+) \(([\d.]+)/([\d.]+) GiB\) on startup is less than"
+)
+_HELD = (
+    ("weights", "weights_gib"),
+    ("mapped weights", "external_weights_gib"),
+    ("KV cache", "kv_gib"),
+    ("graphs", "graphs_gib"),
+    ("activations", "activation_gib"),
+)
+
+
+def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
+    """The memory at the moment of the failure, as far as the log told it, and what was expected
+    to be free at the start."""
+    lines = []
+    try:
+        text = read_log(run.log)[-(1 << 20) :].decode(errors="replace")
+    except StokerError:
+        text = ""
+    for gpu, total, free, own in dict.fromkeys(_OOM.findall(text)):
+        mine = f", {own} of this process" if own else ""
+        lines.append(f"{gpu}: {free} free of {total}{mine}")
+    for device, free, total in dict.fromkeys(_AT_START.findall(text)):
+        lines.append(f"{device}: {free} GiB free of {total} GiB when it started")
+    held = [
+        f"{name} {value:.1f}"
+        for name, key in _HELD
+        if isinstance(value := known.start.get(key), (int, float))
+    ]
+    if held:
+        lines.append(f"its log: {', '.join(held)} GiB")
+    return (*lines, *(f"expected: {line}" for line in expected_memory(run)))
 
 
 def _phase_before(known: run_facts.RunFacts) -> Phase | None:

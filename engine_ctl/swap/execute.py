@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from engine_ctl.answers import MemoryNeed
 from engine_ctl.errors import Failed, StokerError
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live import operations as live_changes
@@ -79,7 +80,8 @@ def swap(
         refuse_errors(prepared)
         weighed = weigh(ctx, prepared)
         refuse_weights(weighed)
-        refuse_memory(memory_ahead(ctx, prepared, weighed, live))
+        needs = memory_ahead(ctx, prepared, weighed, live)
+        refuse_memory(needs)
         journal = Journal(
             ctx.store,
             SwapRecord(
@@ -95,7 +97,7 @@ def swap(
                 what=what,
             ),
         )
-        return _Swap(ctx, journal, tell, weighed).run_from(Step.STOPPING, prepared)
+        return _Swap(ctx, journal, tell, weighed, needs).run_from(Step.STOPPING, prepared)
 
 
 def _go_on_first(ctx: Context, unit: str, tell: Tell) -> None:
@@ -169,8 +171,14 @@ class _Swap:
     """One swap under the unit's lock."""
 
     def __init__(
-        self, ctx: Context, journal: Journal, tell: Tell, weighed: Weighed | None = None
+        self,
+        ctx: Context,
+        journal: Journal,
+        tell: Tell,
+        weighed: Weighed | None = None,
+        needs: tuple[MemoryNeed, ...] = (),
     ) -> None:
+        self.needs = needs
         self.weighed = weighed
         self.ctx = ctx
         self.journal = journal
@@ -230,7 +238,8 @@ class _Swap:
         refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
         unit = ctx.store.load(self.unit)
         unit = msgspec.structs.replace(unit, profile=ctx.profiles.reference(profile))
-        run = make_run(ctx, unit, prepared, self.weighed, mark)
+        run = make_run(ctx, unit, prepared, self.weighed, mark, self.needs)
+        self.needs = ()
         begin(ctx, run, prepared, self.tell)
         self.tell(f"{self.unit}: run {run.number} on {spec.client_host}:{spec.client_port}")
         return run

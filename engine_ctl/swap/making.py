@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from engine_ctl import atomic
+from engine_ctl.answers import MemoryNeed
 from engine_ctl.errors import Failed
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.state.expected import FILE, ForecastRecord
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
+from engine_ctl.swap.room import memory_lines
 from engine_ctl.swap.starting import Prepared
 from engine_ctl.swap.weighing import Weighed
 from engine_ctl.weights import records
-
-
-class ForecastRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """forecast.json: what was expected of the weights when the run was made."""
-
-    schema: int = 1
-    verdict: str | None = None
-    reasons: list[str] = msgspec.field(default_factory=list)
-    fields: list[str] = msgspec.field(default_factory=list)
-    checked: bool = False
 
 
 def refuse_weights(weighed: Weighed) -> None:
@@ -38,7 +32,12 @@ def refuse_weights(weighed: Weighed) -> None:
 
 
 def make_run(
-    ctx: Context, unit: UnitRecord, prepared: Prepared, weighed: Weighed | None, mark: str = ""
+    ctx: Context,
+    unit: UnitRecord,
+    prepared: Prepared,
+    weighed: Weighed | None,
+    mark: str = "",
+    memory: Sequence[MemoryNeed] = (),
 ) -> Run:
     """Write the run's directory and make it the unit's current run. The caller holds the lock."""
     run = ctx.store.new_run(msgspec.structs.replace(prepared.spec, operation=mark))
@@ -51,9 +50,10 @@ def make_run(
             reasons=[reason.category for reason in weighed.forecast.reasons],
             fields=list(weighed.forecast.differing),
             checked=prepared.check is not None,
+            memory=list(memory_lines(memory)),
         )
         with contextlib.suppress(OSError):
-            atomic.write_record(run.dir / "forecast.json", forecast)
+            atomic.write_record(run.dir / FILE, forecast)
     ctx.store.set_current(run)
     changes: dict[str, Any] = {"desired": "running", "profile": unit.profile}
     ctx.store.save(msgspec.structs.replace(ctx.store.load(unit.unit), **changes))

@@ -219,9 +219,7 @@ def _device(
 def _unnamed(gpu: GpuReading, whose: Mapping[int, str]) -> list[int]:
     """Pids on the GPU that do not exist here."""
     return [
-        each.pid
-        for each in gpu.processes or ()
-        if each.pid not in whose and not _exists(each.pid)
+        each.pid for each in gpu.processes or () if each.pid not in whose and not _exists(each.pid)
     ]
 
 

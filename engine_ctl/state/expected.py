@@ -1,0 +1,32 @@
+"""forecast.json: what was expected of a start when its run was made."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_ctl import atomic
+from engine_ctl.errors import Failed
+from engine_ctl.state.store import Run
+
+FILE = "forecast.json"
+
+
+class ForecastRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict expected of the weights, and the memory that was expected to be needed and
+    free, a line for each device."""
+
+    schema: int = 1
+    verdict: str | None = None
+    reasons: list[str] = msgspec.field(default_factory=list)
+    fields: list[str] = msgspec.field(default_factory=list)
+    checked: bool = False
+    memory: list[str] = msgspec.field(default_factory=list)
+
+
+def expected_memory(run: Run) -> tuple[str, ...]:
+    """The lines about memory; () when nothing was kept."""
+    try:
+        record = atomic.read_record(run.dir / FILE, ForecastRecord)
+    except Failed:
+        return ()
+    return tuple(record.memory) if record is not None else ()

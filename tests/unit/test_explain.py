@@ -1,0 +1,76 @@
+"""Cards say the memory of the moment; a fall back is explained though nothing failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine_ctl import atomic
+from engine_ctl.model import Kind, Reason, Verdict
+from engine_ctl.observe import facts as run_facts
+from engine_ctl.observe.facts import RunFacts
+from engine_ctl.operations import explain
+from engine_ctl.operations.context import Context
+from engine_ctl.paths import Dirs
+from engine_ctl.state.expected import FILE, ForecastRecord
+from engine_ctl.state.records import RunSpec
+from engine_ctl.state.store import Run
+
+OOM = (
+    "(EngineCore pid=8310) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 896.00 "
+    "MiB. GPU 0 has a total capacity of 139.80 GiB of which 410.00 MiB is free. Including "
+    "non-PyTorch memory, this process has 123.81 GiB memory in use.\n"
+)
+EARLY = (
+    "ValueError: Free memory on device cuda:0 (2.6/139.8 GiB) on startup is less than desired GPU "
+    "memory utilization (0.92, 128.6 GiB).\n"
+)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Dirs.from_env({"HOME": str(tmp_path)}), by="test")
+
+
+def made(ctx: Context, log: str) -> Run:
+    ctx.store.create("a", Kind.ENGINE, "p", "test")
+    run = ctx.store.new_run(RunSpec(unit="a", kind=Kind.ENGINE, argv=["x"]))
+    ctx.store.set_current(run)
+    run.log.write_text(log)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (OOM, "GPU 0: 410.00 MiB free of 139.80 GiB, 123.81 GiB of this process"),
+        (EARLY, "cuda:0: 2.6 GiB free of 139.8 GiB when it started"),
+    ],
+)
+def test_memory_at_that_moment(ctx: Context, log: str, said: str) -> None:
+    run = made(ctx, log)
+    expected = ForecastRecord(memory=["GPU 0 needs 128.6 GiB, 139.0 GiB will be free"])
+    atomic.write_record(run.dir / FILE, expected)
+    known = RunFacts(run=run.id, start={"weights_gib": 15.6, "kv_gib": 108.14})
+    assert explain._memory(run, known) == (
+        said,
+        "its log: weights 15.6, KV cache 108.1 GiB",
+        "expected: GPU 0 needs 128.6 GiB, 139.0 GiB will be free",
+    )
+
+
+def test_a_log_without_figures_says_nothing(ctx: Context) -> None:
+    assert explain._memory(made(ctx, "INFO nothing\n"), RunFacts(run="a/1")) == ()
+
+
+def test_a_fall_back_is_explained(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(ctx, "")
+    reason = Reason("wc_fallback.key_mismatch", "reload it", "", (("dtype", "bf16", "fp16"),))
+    known = RunFacts(run=run.id, verdict=Verdict.FALLBACK, reasons=(reason,))
+    monkeypatch.setattr(run_facts, "derive_facts", lambda _: known)
+    assert explain.fell_back(ctx, "a") == (reason,)
+    mapped = msgspec.structs.replace(known, verdict=Verdict.MAPPED)
+    monkeypatch.setattr(run_facts, "derive_facts", lambda _: mapped)
+    assert explain.fell_back(ctx, "a") == ()
