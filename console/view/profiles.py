@@ -87,7 +87,8 @@ def findings(found: Sequence[LintFinding], cells: int) -> list[Line]:
     for finding in sorted(found, key=lambda f: order.get(f.severity, 3)):
         sign, style = SEVERITY.get(finding.severity, ("·", "muted"))
         where = f"line {finding.line}: " if finding.line is not None else ""
-        text = f"{where}{clean(finding.key)}: {clean(finding.message)}"
+        key = f"{clean(finding.key)}: " if finding.key else ""
+        text = f"{where}{key}{clean(finding.message)}"
         if finding.instead:
             text += f" → {clean(finding.instead)}"
         first, *rest = wrap(text, max(cells - 4, 20)) or [""]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine_ctl.errors import Busy, Failed, Usage
+from engine_ctl.atomic import CorruptRecord
+from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.front import status
 from engine_ctl.front.settings import FrontSettings, load
 from engine_ctl.model import Kind
@@ -197,9 +198,15 @@ def drain(ctx: Context, run: Run) -> tuple[Stop, Callable[[], bool]] | None:
     """How to stop an engine behind a front: the ladder with its drain, and whether it is drained.
     None when no front of its unit lives."""
     front = live(ctx.store, run.unit)
-    if front is None or run.spec().public_port is None:
+    if front is None:
         return None
-    ladder = run.spec().stop
+    try:
+        spec = run.spec()
+    except (CorruptRecord, NotFound):
+        return None
+    if spec.public_port is None:
+        return None
+    ladder = spec.stop
     seconds = max(ladder.drain_s, load(ctx.dirs).drain_s)
 
     def drained() -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.requirements import dev_mode_problem
@@ -112,7 +114,9 @@ def _claimed(ctx: Context, but: str) -> frozenset[int]:
     claimed = set()
     for record in ctx.store.list_units().units:
         run = ctx.store.current(record.unit) if record.unit != but else None
-        if run is not None and is_live(run):
+        with suppress(CorruptRecord, NotFound):
+            if run is None or not is_live(run):
+                continue
             spec = run.spec()
             claimed |= {port for port in (spec.port, spec.public_port) if port}
     return frozenset(claimed)
@@ -153,9 +157,10 @@ def launch_engine(
     refuse_errors(prepared)
     weighed = weigh(ctx, prepared)
     refuse_weights(weighed)
-    refuse_memory(memory_ahead(ctx, prepared, weighed, None))
+    memory = memory_ahead(ctx, prepared, weighed, None)
+    refuse_memory(memory)
     fronts.settle(ctx, prepared.spec, profile, tell)
-    run = make_run(ctx, record, prepared, weighed)
+    run = make_run(ctx, record, prepared, weighed, memory=memory)
     spec = prepared.spec
     tell(f"{run.unit}: run {run.number}, {runtime.name} on {spec.client_host}:{spec.client_port}")
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import NotFound
 from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.store import Runtime
@@ -52,7 +55,11 @@ def adopt_orphans(ctx: Context) -> list[str]:
         run = ctx.store.current(record.unit)
         if run is None:
             continue
-        if liveness.look(run).life is Life.ORPHANED and adopt(run):
+        try:
+            orphaned = liveness.look(run, record.kind).life is Life.ORPHANED and adopt(run)
+        except (CorruptRecord, NotFound):  # said by the look at the units
+            continue
+        if orphaned:
             ctx.event(record.unit, f"adopted {run.id}: its shim was gone", "warning")
             adopted.append(run.id)
     return adopted
@@ -63,6 +70,7 @@ def users_of_runtime(ctx: Context, runtime: Runtime) -> list[str]:
     found = []
     for record in ctx.store.list_units().units:
         run = ctx.store.current(record.unit)
-        if run is not None and run.spec().runtime == runtime.name and is_live(run):
-            found.append(record.unit)
+        with suppress(CorruptRecord, NotFound):
+            if run is not None and run.spec().runtime == runtime.name and is_live(run):
+                found.append(record.unit)
     return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine_ctl import identity
+from engine_ctl.atomic import CorruptRecord
 from engine_ctl.model import Kind, Phase
 from engine_ctl.state.records import ExitRecord, ReadyRecord, RunIdentity, StopRequest
 from engine_ctl.state.store import Run, is_locked
@@ -125,5 +126,11 @@ def gather(run: Run, kind: Kind, *, boot: str | None = None) -> Facts:
 
 
 def look(run: Run, kind: Kind | None = None) -> Liveness:
-    """Gather and judge. Without `kind` it is read from the run's spec."""
-    return judge(gather(run, kind or run.spec().kind))
+    """Gather and judge. Without `kind` it is read from the run's spec; a damaged spec counts as
+    an engine's, so that what runs can still be seen and stopped."""
+    if kind is None:
+        try:
+            kind = run.spec().kind
+        except CorruptRecord:
+            kind = Kind.ENGINE
+    return judge(gather(run, kind))

@@ -122,6 +122,22 @@ def test_a_damaged_spec_is_a_failed_start(rig: Rig) -> None:
     assert run.exit() is not None
 
 
+def test_a_damaged_spec_hides_no_other_unit_and_the_run_can_be_stopped(rig: Rig) -> None:
+    from engine_ctl.operations import lifecycle
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.listing import ps
+
+    run = rig.ready()
+    other = rig.start(unit="other")
+    damaged = run.dir / "spec.json"
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    found = ps(Context(rig.dirs))
+    assert {row["unit"]: row["run"] for row in found["units"]}["other"] == other.id
+    assert [text for text in found["problems"] if str(damaged) in text]
+    assert lifecycle.stop(Context(rig.dirs), "demo")["how"] == "ask"
+    assert run.exit() is not None and marked(run) == []
+
+
 def test_one_run_has_one_shim(rig: Rig) -> None:
     run = rig.start()
     with pytest.raises(Busy):
