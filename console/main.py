@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("tuning:bench", "Measure a running engine with vLLM's own benchmark."),
     "sweep": ("tuning:sweep", "Try many settings through the swap path and compare them."),
     "compare": ("tuning:compare", "Benches and sweeps side by side; HTML and Markdown reports."),
-    "history": ("tuning:history", "Every start and bench, searchable; CSV export."),
+    "history": ("history:history", "Every start and bench, searchable; CSV export."),
 }
 
 

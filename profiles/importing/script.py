@@ -6,14 +6,13 @@ here-documents, fish `set -x`, PowerShell variables. Everything else is kept as 
 
 from __future__ import annotations
 
-import ast
 import itertools
 import posixpath
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine_ctl.errors import Usage
+from profiles.importing.arithmetic import arithmetic
 from profiles.importing.launching import (
     SHELLS,
     TALKERS,
@@ -456,38 +455,6 @@ class Evaluator:
             self.result.secrets |= script.secrets
             return found
         return None
-
-
-def arithmetic(text: str, numbers: Mapping[str, int]) -> int | None:
-    """The value of `$((…))` with whole numbers and known names; None for anything else."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return None
-    try:
-        root = ast.parse(text[1:-1].strip().replace("$", ""), mode="eval").body
-        return _value_of(root, numbers)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
-        return None
-
-
-def _value_of(node: ast.expr, numbers: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.Name):
-        return numbers[node.id]
-    if isinstance(node, ast.BinOp):
-        left, right = _value_of(node.left, numbers), _value_of(node.right, numbers)
-        match node.op:
-            case ast.Add():
-                return left + right
-            case ast.Sub():
-                return left - right
-            case ast.Mult():
-                return left * right
-            case ast.Div():
-                return int(left / right)
-            case ast.Mod():
-                return left % right
-    raise ValueError
 
 
 def home(word: str) -> str:

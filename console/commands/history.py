@@ -1,0 +1,107 @@
+"""`stoker history`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+
+import click
+
+from console.commands.output import emit_json, json_option, table
+from engine_ctl.errors import Failed, Usage
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[WORD...]")
+@click.option("--unit", help="Only this unit.")
+@click.option("--profile", help="Only this profile.")
+@click.option("--kind", type=click.Choice(("start", "bench")), help="Only starts, or only benches.")
+@click.option("--since", help="2h, 3d, 1w ago or a date (2026-08-01).")
+@click.option("--limit", type=int, help="Only the newest N.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@json_option
+def history(
+    words: tuple[str, ...],
+    unit: str | None,
+    profile: str | None,
+    kind: str | None,
+    since: str | None,
+    limit: int | None,
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Every start and every bench, newest first. WORDs are searched in everything kept."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.tune.history import COLUMNS, Filter, opened
+
+    if as_csv and as_json:
+        raise Usage("choose one of --csv and --json")
+    ctx = Context()
+    wanted = Filter(unit, profile, kind, _since(since), words, limit)
+    with opened(ctx.dirs, lambda text: print(f"stoker: {text}", file=sys.stderr)) as book:
+        try:
+            book.add_starts(ctx.store)
+        except Failed as error:
+            print(f"stoker: {error}", file=sys.stderr)
+        found = book.find(wanted)
+    if as_json:
+        emit_json({"entries": found})
+        return
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, [*COLUMNS, "detail"], lineterminator="\n")
+        writer.writeheader()
+        for entry in found:
+            writer.writerow({**entry, "detail": json.dumps(entry["detail"])})
+        return
+    if not found:
+        print("nothing is kept that matches")
+        return
+    heads = (
+        "when",
+        "what",
+        "unit",
+        "profile",
+        "outcome",
+        "seconds",
+        "tok/s",
+        "ttft p95",
+        "itl p95",
+    )
+    rows = [
+        (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["at"])),
+            e["id"] if e["kind"] == "bench" else f"start {e['id'].rpartition('/')[2]}",
+            e["unit"],
+            e["profile"] or "–",
+            e["verdict"] if e["outcome"] == "ready" and e["verdict"] else e["outcome"],
+            _number(e["seconds"], ".1f"),
+            _number(e["throughput"], ".0f"),
+            _number(e["ttft_p95"], ".0f", " ms"),
+            _number(e["itl_p95"], ".1f", " ms"),
+        )
+        for e in found
+    ]
+    print(table(rows, heads, range(5, 9)))
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{form}}{unit}"
+
+
+_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def _since(text: str | None) -> float | None:
+    """Wall-clock seconds of `3d` (ago) or of an ISO date or moment. Raises Usage."""
+    if text is None:
+        return None
+    if text[-1:] in _SPANS and text[:-1].replace(".", "", 1).isdigit():
+        return time.time() - float(text[:-1]) * _SPANS[text[-1]]
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise Usage(f"--since {text!r}: write 2h, 3d, 1w or a date as 2026-08-01") from None
