@@ -343,10 +343,13 @@ def main(argv: list[str]) -> int:
     elif command == "features":
         _register_cpu_plugin()
         _say(features())
+    elif command == "compare" and len(paths) == 1:
+        for path, key in json.loads(paths[0]):
+            _say(daemon_status(path, key))
     elif command == "quantization" and paths:
         _say(quantization_support(paths[0]))
     else:
-        sys.stderr.write("usage: weight_cache_client.py status|release|watch|features …\n")
+        sys.stderr.write("usage: weight_cache_client.py status|compare|release|watch|features …\n")
         return 2
     return 0
 

@@ -21,7 +21,7 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import client
 from engine_ctl.standby.client import Become, Check, Client, Hello, Refused, Unavailable
 from engine_ctl.standby.identity import relevant, standby_identity
-from engine_ctl.standby.memory import DEFAULT_COST, host_memory, may_keep, to_stop
+from engine_ctl.standby.memory import DEFAULT_COST, floor, host_memory, may_keep, to_stop
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness, spawn
@@ -253,8 +253,10 @@ def trim(
     store: Store, *, memory: tuple[int | None, int | None] | None = None, by: str = ""
 ) -> list[str]:
     """Stop standbys, the oldest first, until the host has its reserve again; which ended."""
-    standings = sorted(listing(store), key=lambda s: -(s.hello.uptime_s or 0.0) if s.hello else 0.0)
     available, total = memory or host_memory()
+    if available is None or available >= floor(total):
+        return []
+    standings = sorted(listing(store), key=lambda s: -(s.hello.uptime_s or 0.0) if s.hello else 0.0)
     ended = to_stop([(s.unit, s.cost) for s in standings], available, total)
     for unit in ended:
         stop(store, unit, by=by, reason="the host's memory is needed")

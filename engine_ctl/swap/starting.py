@@ -107,7 +107,20 @@ def refuse_errors(prepared: Prepared) -> None:
 
 
 def begin(ctx: Context, run: Run, prepared: Prepared, tell: Tell) -> None:
-    """Start the run's process. Raises Failed when it does not execute."""
+    """Start the run's process. Raises Failed when it does not execute. Standbys that the host has
+    no memory for beside it are ended."""
+    _begin(ctx, run, prepared, tell)
+    try:
+        ended = standbys.trim(ctx.store, by=ctx.by)
+    except StokerError as error:
+        tell(f"{run.unit}: a standby could not be ended: {error}")
+        return
+    for unit in ended:
+        tell(f"{unit}: ended, the host's memory is needed")
+        ctx.event(unit, "ended: the host's memory is needed", "warning")
+
+
+def _begin(ctx: Context, run: Run, prepared: Prepared, tell: Tell) -> None:
     if prepared.standing is None:
         launch(run)
         return

@@ -89,7 +89,13 @@ def weights_ahead(
     behind = {}
     if config.uses_cache:
         behind = daemons.behind(
-            store, profile, keys, runtime.python, env, not config.explicit, mismatches
+            store,
+            profile,
+            keys,
+            runtime.python,
+            {**runtime.environment(), **env},
+            not config.explicit,
+            mismatches,
         )
     ours = next((b.run for b in behind.values() if b.run is not None), None)
     return Ahead(

@@ -54,6 +54,20 @@ def statuses(
     return (*found, *silent)
 
 
+def compare(
+    python: str, keys: Sequence[tuple[str, Mapping[str, str | None]]], env: Mapping[str, str]
+) -> tuple[DaemonStatus, ...]:
+    """Ask daemons whose fingerprint nobody kept how it differs from these: (socket, fields).
+    Imports vLLM (seconds), whose own protocol it speaks; `env` as for `features`. Those that gave
+    no answer are left out."""
+    if not keys:
+        return ()
+    asked = json.dumps([[path, dict(fields)] for path, fields in keys])
+    argv = [python, "-B", str(SCRIPT), "compare", asked]
+    lines = _lines(argv, env, IMPORT_S + PER_SOCKET_S * len(keys), check=False)
+    return tuple(msgspec.convert(line, DaemonStatus) for line in lines)
+
+
 def release(python: str, socket: str, env: Mapping[str, str] | None = None) -> DaemonStatus:
     """Ask a daemon to drop its weights; it keeps its socket and answers "released" from then."""
     lines = _lines(script_argv(python, "release", socket), env, PER_SOCKET_S + 10)

@@ -248,14 +248,20 @@ def behind(
     mismatches: Mapping[str, client.DaemonStatus] | None = None,
 ) -> dict[str, DaemonBehind]:
     """What is behind each of an engine's sockets: looked at, asked where that is safe, and
-    compared with the weight files as they are now. `strict` see `sockets.look`; `mismatches` are
-    answers that a standby has already got about the engine's own keys."""
+    compared with the weight files as they are now. A daemon that is not ours is asked by the
+    runtime itself how its fingerprint differs (seconds). `strict` see `sockets.look`; `mismatches`
+    are answers that a standby has already got about the engine's own keys."""
     ours = {s: d for d in sights.daemons(store) for s in d.record.sockets}
     wanted = tuple(dict.fromkeys(k.socket for k in keys if k.socket is not None))
     judged = {path: sockets.judge(sockets.look(path, strict=strict)) for path in wanted}
     safe = [path for path in wanted if judged[path].may_connect]
     known = dict(mismatches or {})
     answers = {a.socket: a for a in client.statuses(python, [p for p in safe if p not in known])}
+    strangers = [p for p, a in answers.items() if a.state == "serving" and p not in ours]
+    fields = {key.socket: key.fields for key in keys}
+    answers |= {
+        a.socket: a for a in client.compare(python, [(p, fields[p]) for p in strangers], env)
+    }
     changed: dict[str, tuple[str, ...]] = {}
     found = {}
     for path in wanted:

@@ -405,7 +405,6 @@ CASES: dict[str, Callable[[Bench], Case]] = {
         FALLBACK,
         (FB + "key_mismatch",),
         ("dtype",),
-        foreign=True,
     ),
     "no fallback, mismatch": lambda b: Case(
         b.profile(preload=_in(b.sockets) | {"fallback": False}, args={"dtype": "float32"}),
