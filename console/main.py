@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -94,8 +95,6 @@ def stoker(ctx: click.Context, unit: str | None) -> None:
     Leaving the console never stops an engine.
     """
     if ctx.invoked_subcommand is None:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("The console needs a terminal; see: stoker --help")
         from console.commands.console import open_console
 
         open_console(unit)
@@ -103,6 +102,10 @@ def stoker(ctx: click.Context, unit: str | None) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point: errors are one line on stderr, exit codes as in engine_ctl.errors."""
+    for stream in (sys.stdout, sys.stderr):
+        # Not every locale has a dash or an arrow: what it lacks becomes a question mark.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 

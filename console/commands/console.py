@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 
+import os
+import sys
+
+from engine_ctl.errors import Usage
+
+
+def unable() -> str | None:
+    """Why no console can be drawn here; None where it can."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "the console needs a terminal; see: stoker --help"
+    if os.environ.get("TERM") == "dumb":
+        return "the console needs a terminal that can draw (TERM is dumb); use: stoker ps"
+    if "utf" not in sys.stdout.encoding.lower():
+        return (
+            f"the console needs UTF-8 (this is {sys.stdout.encoding}); try: LC_ALL=C.UTF-8 stoker"
+        )
+    return None
+
+
 def open_console(unit: str | None = None) -> None:
-    """Run the app until the operator leaves. Stops nothing."""
+    """Run the app until the operator leaves. Stops nothing. Raises Usage where it cannot be
+    drawn."""
+    problem = unable()
+    if problem is not None:
+        raise Usage(problem)
     from console.app import StokerApp
     from console.wiring import ConsoleOperations, LazyFeed
 

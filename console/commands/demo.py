@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from console.commands.console import open_console, unable
 from console.commands.output import emit_json, json_option
 from console.commands.runtime import progress_report
 
@@ -51,9 +52,7 @@ def demo(headless: bool, down: bool, as_json: bool) -> int:
             }
         )
         return 0
-    if not headless and sys.stdout.isatty() and sys.stdin.isatty():
-        from console.commands.console import open_console
-
+    if not headless and unable() is None:
         open_console(operation.UNIT)
         return 0
     print(f"completion of {operation.PROMPT!r}: {shown.text!r}")

@@ -42,7 +42,8 @@ def plain(value: Any) -> Any:
 
 
 def emit_json(document: Any) -> None:
-    json.dump(plain(document), sys.stdout, indent=1, ensure_ascii=False)
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    json.dump(plain(document), sys.stdout, indent=1, ensure_ascii=ascii_only)
     sys.stdout.write("\n")
     sys.stdout.flush()
 

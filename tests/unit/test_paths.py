@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pwd
+import sys
 from pathlib import Path
 
 import pytest
 
+from console.commands.console import unable
 from console.main import run
 from engine_ctl.errors import Failed
 from engine_ctl.paths import Dirs, ensure_private
@@ -39,3 +42,23 @@ def test_what_others_can_write_to_is_refused(tmp_path: Path) -> None:
     open_to_all.chmod(0o777)
     with pytest.raises(Failed, match="chmod go-w"):
         ensure_private(open_to_all)
+
+
+@pytest.mark.parametrize(
+    ("term", "encoding", "said"),
+    [("dumb", "utf-8", "TERM is dumb"), ("xterm", "iso8859-1", "needs UTF-8")],
+)
+def test_where_no_console_can_be_drawn_one_line_says_so(
+    term: str, encoding: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, Terminal(io.BytesIO(), encoding=encoding))
+    monkeypatch.setenv("TERM", term)
+    assert said in (unable() or "")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", Terminal(io.BytesIO(), encoding="utf-8"))
+    assert unable() is None
