@@ -52,6 +52,11 @@ def _restartable(unit: UnitView) -> bool:
     return _stoppable(unit) and unit.kind in (Kind.ENGINE, Kind.PRELOAD)
 
 
+def _forecastable(unit: UnitView) -> bool:
+    """Engines, and daemons: the forecast of theirs is that of the engine that maps them."""
+    return unit.kind in (Kind.ENGINE, Kind.PRELOAD)
+
+
 def _engine(unit: UnitView) -> bool:
     return unit.kind is Kind.ENGINE
 
@@ -276,7 +281,7 @@ ACTIONS: tuple[Action, ...] = (
         "Look",
         "unit",
         "forecast",
-        _engine,
+        _forecastable,
         20,
     ),
     Action(

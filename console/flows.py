@@ -204,7 +204,18 @@ class Flows:
 
     def do_forecast(self, unit: UnitView | None, target: str) -> None:
         if unit is not None:
-            self.forecast(unit.unit, None)
+            self.forecast(self._engine_of(unit), None)
+
+    def _engine_of(self, unit: UnitView) -> str:
+        """The engine whose weights a daemon keeps, as far as names and profiles tell; else itself."""
+        if unit.kind is not Kind.PRELOAD:
+            return unit.unit
+        own = self.app.unit_named(unit.unit.removesuffix("-weights"))
+        if own is not None and own.kind is Kind.ENGINE:
+            return own.unit
+        units = self.app.snapshot.units if self.app.snapshot else ()
+        same = (u.unit for u in units if u.kind is Kind.ENGINE and u.profile == unit.profile)
+        return next(same, unit.unit)
 
     def forecast(self, unit: str, profile: str | None) -> None:
         """The forecast modal; enter on it swaps, starts or restarts."""

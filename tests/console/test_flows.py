@@ -198,6 +198,15 @@ async def test_forecast_of_a_stopped_unit_starts_it(until: Any) -> None:
         await until(pilot, lambda: asked(ops, "start") == [("start", "vision")])
 
 
+async def test_the_forecast_of_a_daemon_is_that_of_its_engine(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops, select="m8b")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.selected_unit and app.selected_unit.unit == "m8b")
+        await pilot.press("f")
+        await until(pilot, lambda: asked(ops, "forecast") == [("forecast", "chat-8b", None)])
+
+
 async def test_stopping_a_daemon_says_what_follows(until: Any) -> None:
     ops = answers.ops()
     app = make(ops=ops, select="m8b")
