@@ -123,10 +123,12 @@ def import_(
     """Take over a command line, script, container, unit file, manifest or running engine."""
     from engine_ctl.operations import catalogue
     from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import refuse_own
     from profiles.importing import import_pid, import_profile
 
     ctx = Context()
     if pid is not None:
+        refuse_own(ctx, pid)
         found = import_pid(pid, name=name)
     else:
         text = sys.stdin.buffer.read() if source == "-" else _bytes(source)

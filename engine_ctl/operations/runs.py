@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from engine_ctl.atomic import CorruptRecord
-from engine_ctl.errors import NotFound
+from engine_ctl.errors import NotFound, Usage
 from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
@@ -43,6 +43,20 @@ def run_of(ctx: Context, unit: str, reference: str | None = None) -> Run:
     if run is None:
         raise NotFound(f"unit {unit} has no run yet; start it with: stoker start {unit}")
     return run
+
+
+def refuse_own(ctx: Context, pid: int) -> None:
+    """Raise Usage when the process is an engine of Stoker's: what it runs by is a profile."""
+    for record in ctx.store.list_units().units:
+        with suppress(CorruptRecord, NotFound):
+            run = ctx.store.current(record.unit)
+            who = run.identity() if run is not None else None
+            if run is not None and who is not None and pid in (who.leader.pid, who.shim.pid):
+                if is_live(run):
+                    raise Usage(
+                        f"process {pid} is {run.id}, a run of Stoker's own; its profile: "
+                        f"stoker profile show {record.profile or record.unit}"
+                    )
 
 
 def adopt_orphans(ctx: Context) -> list[str]:

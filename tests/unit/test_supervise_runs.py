@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from engine_ctl import atomic, identity
-from engine_ctl.errors import Busy, Failed
+from engine_ctl.errors import Busy, Failed, Usage
 from engine_ctl.identity import Identity
 from engine_ctl.model import Kind
 from engine_ctl.state import events
@@ -136,6 +136,20 @@ def test_a_damaged_spec_hides_no_other_unit_and_the_run_can_be_stopped(rig: Rig)
     assert [text for text in found["problems"] if str(damaged) in text]
     assert lifecycle.stop(Context(rig.dirs), "demo")["how"] == "ask"
     assert run.exit() is not None and marked(run) == []
+
+
+def test_the_pid_of_a_run_is_no_engine_to_import(rig: Rig) -> None:
+    from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import refuse_own
+
+    run = rig.ready()
+    who = run.identity()
+    assert who is not None
+    with pytest.raises(Usage, match="demo/1, a run of Stoker's own"):
+        refuse_own(Context(rig.dirs), who.leader.pid)
+    refuse_own(Context(rig.dirs), os.getpid())
+    stop(run)
+    refuse_own(Context(rig.dirs), who.leader.pid)
 
 
 def test_one_run_has_one_shim(rig: Rig) -> None:
