@@ -91,7 +91,9 @@ def _daemon(unit: UnitView) -> bool:
 
 
 def _forgettable(unit: UnitView) -> bool:
-    return _stopped(unit) and unit.kind is not Kind.STANDBY
+    if unit.kind is Kind.STANDBY:  # one that ended as it should goes by itself
+        return unit.phase in (Phase.FAILED, Phase.LOST)
+    return _stopped(unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +304,7 @@ ACTIONS: tuple[Action, ...] = (
         "Scheduler queues per engine and rank, with an hour of history.",
         "Look",
         "unit",
-        None,
+        "queues",
         _has_load,
         22,
     ),
@@ -313,7 +315,7 @@ ACTIONS: tuple[Action, ...] = (
         "What runs underneath: attention, MoE, linear, all-reduce, fusions, graphs.",
         "Look",
         "unit",
-        None,
+        "kernels",
         _has_kernels,
         33,
     ),
@@ -357,7 +359,7 @@ ACTIONS: tuple[Action, ...] = (
         "The memory ledger: who holds what on each GPU, and on the host.",
         "Look",
         "deck",
-        None,
+        "memory",
         rank=40,
     ),
     Action(

@@ -207,7 +207,7 @@ class Flows:
             self.forecast(self._engine_of(unit), None)
 
     def _engine_of(self, unit: UnitView) -> str:
-        """The engine whose weights a daemon keeps, as far as names and profiles tell; else itself."""
+        """The engine whose weights a daemon keeps, as far as names and profiles tell."""
         if unit.kind is not Kind.PRELOAD:
             return unit.unit
         own = self.app.unit_named(unit.unit.removesuffix("-weights"))

@@ -256,7 +256,19 @@ def _from_log(run: Run, spec: RunSpec, log: _Log) -> RunFacts:
     if offset >= log.size:
         reader.finish()
     facts = reader.facts(run.id, standby=spec.via == "standby", log_bytes=log.size)
-    return msgspec.structs.replace(facts, kernels=_kernels(start))
+    return msgspec.structs.replace(
+        facts, kernels=_kernels(start), reasons=_refined(run, facts.reasons)
+    )
+
+
+def _refined(run: Run, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """Reasons of a fall back with what the log cannot know: that the daemon was loading."""
+    if not reasons:
+        return reasons
+    from engine_ctl.state.expected import expected_reasons
+    from engine_ctl.weights.forecast import refine
+
+    return refine(reasons, loading="wc_fallback.not_ready" in expected_reasons(run))
 
 
 def _kernels(start: bytes) -> tuple[dict[str, str], ...]:

@@ -25,8 +25,18 @@ class ForecastRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def expected_memory(run: Run) -> tuple[str, ...]:
     """The lines about memory; () when nothing was kept."""
-    try:
-        record = atomic.read_record(run.dir / FILE, ForecastRecord)
-    except Failed:
-        return ()
+    record = _read(run)
     return tuple(record.memory) if record is not None else ()
+
+
+def expected_reasons(run: Run) -> tuple[str, ...]:
+    """Categories of the fall back that was expected; () when none was, or nothing was kept."""
+    record = _read(run)
+    return tuple(record.reasons) if record is not None else ()
+
+
+def _read(run: Run) -> ForecastRecord | None:
+    try:
+        return atomic.read_record(run.dir / FILE, ForecastRecord)
+    except Failed:
+        return None

@@ -74,7 +74,12 @@ def weights_ahead(
     found: tuple[refusals.Refusal, ...] = ()
     if config.uses_cache and features is not None:
         asked = refusals.Asked(
-            "serve", serve_arguments(profile), config.mode, env, quantization=quantization
+            "serve",
+            serve_arguments(profile),
+            config.mode,
+            env,
+            is_moe=(answer.get("effective") or {}).get("is_moe"),
+            quantization=quantization,
         )
         found = refusals.refusals(asked, features)
     asks = EngineAsks(
