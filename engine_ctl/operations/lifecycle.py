@@ -65,7 +65,15 @@ def _engine_unit(ctx: Context, unit: str) -> UnitRecord:
     if record.kind is Kind.FRONT:
         of = unit.removesuffix(fronts.SUFFIX)
         raise Usage(f"{unit} is the front of {of} and comes and goes with it: stoker restart {of}")
+    if record.kind is Kind.STANDBY:
+        raise Usage(f"{unit} is a standby; make one with: stoker standby start PROFILE")
+    if record.kind is not Kind.ENGINE:
+        raise Usage(f"{unit} is no engine; see: stoker {record.kind} --help")
     return record
+
+
+def _is_daemon(ctx: Context, unit: str) -> bool:
+    return ctx.store.exists(unit) and ctx.store.load(unit).kind is Kind.PRELOAD
 
 
 def endpoint_for(ctx: Context, unit: str, profile: Profile) -> Endpoint:
@@ -126,8 +134,12 @@ def start(ctx: Context, unit: str, profile: str | None = None, tell: Tell = lamb
     """Start the unit with its profile file as it is now; returns once the process exists.
 
     Raises Busy when it runs already or another operation holds it, Failed with the first thing
-    that is in the way, before anything is started.
+    that is in the way, before anything is started. A preload daemon's unit starts its daemon.
     """
+    if profile is None and _is_daemon(ctx, unit):
+        from engine_ctl.operations.weights import preload_start
+
+        return preload_start(ctx, unit, tell)
     record = unit_for(ctx, unit, profile)
     resolved = ctx.profiles.load(record.profile)
     with ctx.store.lock(unit), doing(ctx.store, unit, "preparing the start", tell) as tell:
@@ -237,8 +249,17 @@ def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, An
 
 
 def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
-    """Stop the unit's run by the ladder and verify that nothing of it is left. Idempotent."""
+    """Stop the unit's run by the ladder and verify that nothing of it is left. Idempotent.
+
+    Raises Busy, saying what follows, for a preload daemon whose weights an engine maps."""
     ctx.store.load(unit)
+    if _is_daemon(ctx, unit) and ctx.store.current(unit) is not None:
+        from engine_ctl.operations.weights import preload_stop
+
+        try:
+            return {**preload_stop(ctx, unit, tell=tell), "swept": []}
+        except Busy as busy:
+            raise Busy(f"{busy}; to go on: stoker preload stop {unit} --yes") from None
     with ctx.store.lock(unit):
         record = ctx.store.load(unit)
         ctx.store.save(msgspec.structs.replace(record, desired="stopped"))
@@ -278,6 +299,13 @@ def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
     from engine_ctl.swap.execute import swap
     from engine_ctl.swap.journal import Outcome
 
+    if _is_daemon(ctx, unit):
+        from engine_ctl.operations.weights import preload_reload
+
+        try:
+            return finish_start(ctx, preload_reload(ctx, unit, tell=tell), wait, tell)
+        except Busy as busy:
+            raise Busy(f"{busy}; to go on: stoker preload reload {unit} --yes") from None
     record = _engine_unit(ctx, unit)
     resolved = ctx.profiles.load(record.profile)
     current = ctx.store.current(unit)
