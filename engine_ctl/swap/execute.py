@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,15 @@ from profiles.model import Profile
 Tell = Callable[[str], None]
 # How long a run that was being started when its stoker was killed may take to show itself.
 APPEAR_S = 10.0
+
+_STEPS = {
+    Step.CHECKED: "checked",
+    Step.STOPPING: "stopping {old}",
+    Step.STARTING: "starting the new engine",
+    Step.PROVING: "waiting for {new} to serve",
+    Step.ROLLING_BACK: "going back",
+    Step.PROVING_OLD: "waiting for the last good engine to serve",
+}
 
 
 def swap(
@@ -97,6 +107,7 @@ def swap(
                 what=what,
             ),
         )
+        ctx.event(unit, f"{what} to {profile.name}: {_STEPS[Step.CHECKED]}")
         return _Swap(ctx, journal, tell, weighed, needs).run_from(Step.STOPPING, prepared)
 
 
@@ -198,8 +209,15 @@ class _Swap:
             self._give_up(str(error))
         return self._roll_back()
 
+    def _to(self, step: Step, **changes: Any) -> None:
+        """Journal the step that begins, and say it among the events."""
+        self.journal.to(step, **changes)
+        record = self.journal.record
+        words = _STEPS[step].format(old=record.from_run or "nothing", new=record.new_run)
+        self.ctx.event(self.unit, f"{record.what} to {record.profile.name}: {words}")
+
     def _stop_old(self) -> None:
-        self.journal.to(Step.STOPPING)
+        self._to(Step.STOPPING)
         run = self.ctx.store.current(self.unit)
         if run is None:
             return
@@ -213,9 +231,9 @@ class _Swap:
         record = self.journal.record
         run = self._found(record.new_run, "new") if step is not Step.STOPPING else None
         if run is None:
-            self.journal.to(Step.STARTING)
+            self._to(Step.STARTING)
             run = self._launch(record.profile, "new", prepared)
-        self.journal.to(Step.PROVING, new_run=run.id)
+        self._to(Step.PROVING, new_run=run.id)
         self._prove(run)
 
     def _launch(self, profile: Profile, role: str, prepared: Prepared | None) -> Run:
@@ -288,7 +306,7 @@ class _Swap:
         if current is not None and current.id == record.from_run and is_live(current):
             # The old engine could not be stopped: nothing new may be started beside it.
             raise Failed(self._fail(f"the old engine could not be stopped: {reason}"))
-        self.journal.to(Step.ROLLING_BACK, reason=reason)
+        self._to(Step.ROLLING_BACK, reason=reason)
         self.ctx.event(self.unit, f"{record.what} failed: {reason}", "error")
         if current is not None:
             stop_run(self.ctx, current, self.tell, "rollback", drain=True)
@@ -304,7 +322,7 @@ class _Swap:
             if run is None:
                 self.tell(f"{self.unit}: going back to {record.old_profile.name}")
                 run = self._launch(record.old_profile, "old", None)
-            self.journal.to(Step.PROVING_OLD, old_run=run.id)
+            self._to(Step.PROVING_OLD, old_run=run.id)
             self._prove(run)
         except StokerError as error:
             self._fail(f"{record.reason}; and the rollback failed: {error}")
