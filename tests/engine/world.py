@@ -145,7 +145,12 @@ def world(runtime: CpuRuntime, model: Path) -> Iterator[World]:
     """Short paths: Unix sockets have room for 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="stk-") as root:
         made = World(Path(root), runtime, model)
+        before = dict(os.environ)
+        # The same environment here and in commands of their own: they share one standby.
+        os.environ.update(made.env)
         try:
             yield made
         finally:
             made.close()
+            os.environ.clear()
+            os.environ.update(before)
