@@ -15,17 +15,32 @@ from engine_ctl.operations.explain import read_log
 from engine_ctl.operations.runs import run_of
 
 MAX_LOG = 8 << 20
-FILES = ("spec.json", "identity.json", "ready.json", "request.json", "exit.json", "facts.json")
+FILES = (
+    "spec.json",
+    "identity.json",
+    "ready.json",
+    "request.json",
+    "exit.json",
+    "facts.json",
+    "forecast.json",
+    "weights.json",
+)
 _SECRET = re.compile(
-    rb"(?i)((?:api[-_]?key|token|secret|password|authorization)\w*[\"']?\s*[:=,]\s*\[?[\"']?"
+    rb"(?i)((?:api[-_]?key|token(?!s|iz)|secret|password|authorization)\w*[\"']?\s*[:=,]\s*\[?[\"']?"
     rb"(?:bearer\s+)?)([^\s\"',\]}]{4,})"
 )
+_OPTION = re.compile(
+    rb"(?i)(--[\w-]*(?:api-key|token|secret|password)\s+[\"']?)([^\s\"'-][^\s\"']{3,})"
+)
+_IN_URL = re.compile(rb"(://[^/\s:@]*:)[^@\s/]+@")
 _KNOWN = re.compile(rb"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,})")
 
 
 def redact(data: bytes) -> bytes:
     """Text without secrets and without the operator's home directory."""
     data = _SECRET.sub(rb"\1****", data)
+    data = _OPTION.sub(rb"\1****", data)
+    data = _IN_URL.sub(rb"\1****@", data)
     data = _KNOWN.sub(b"****", data)
     home = str(Path.home()).encode()
     return data.replace(home, b"~") if len(home) > 1 else data
