@@ -21,7 +21,8 @@ def parsed(value: Any, argument: Argument | None) -> Any:
         return None
     if argument is not None and argument.many and not argument.append:
         items = value if isinstance(value, list) else [value]
-        return [_one(item, kind) for item in items]
+        unset = "None" in argument.choices
+        return [None if unset and item == "None" else _one(item, kind) for item in items]
     if kind == "csv":
         return value.split(",") if isinstance(value, str) else [str(v) for v in _items(value)]
     if argument is not None and argument.append:

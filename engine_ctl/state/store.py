@@ -237,9 +237,11 @@ class Store:
             return None
 
     def runs(self, unit: str) -> list[Run]:
-        """All runs of the unit, oldest first."""
+        """All runs of the unit, oldest first. A directory without spec.json is none: whoever was
+        making it was killed before anything could run."""
         runs = self.unit_dir(unit) / "runs"
-        return [Run(unit, number, runs / str(number)) for number in sorted(_numbers(runs))]
+        found = [Run(unit, number, runs / str(number)) for number in sorted(_numbers(runs))]
+        return [run for run in found if (run.dir / "spec.json").exists()]
 
     def run(self, reference: str, unit: str | None = None) -> Run:
         """A run by id ("chat-8b/3") or, with `unit`, by number ("3"). Raises NotFound, Usage."""

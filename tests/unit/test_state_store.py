@@ -250,3 +250,11 @@ def test_a_lock_of_a_unit_that_was_removed_meanwhile_is_not_taken(store: Store) 
         store.create("demo", Kind.ENGINE)
         with store.lock("demo"):
             assert store.locked("demo")
+
+
+def test_a_run_whose_making_was_interrupted_is_none(store: Store) -> None:
+    store.create("demo", Kind.ENGINE)
+    (store.unit_dir("demo") / "runs" / "1").mkdir()
+    run = store.new_run(RunSpec(unit="demo", kind=Kind.ENGINE, argv=["true"]))
+    assert run.number == 2
+    assert [found.number for found in store.runs("demo")] == [2]
