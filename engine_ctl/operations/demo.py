@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +90,8 @@ def up(ctx: Context, tell: Tell, progress: Progress) -> Demo:
 def down(ctx: Context, tell: Tell) -> list[str]:
     """Stop and remove everything that the demo made; returns what was removed."""
     note, removed = made(ctx), []
-    for unit in note.units:
+    benched = [f"bench-{unit}" for unit in note.units]
+    for unit in (*note.units, *benched):
         if ctx.store.exists(unit):
             lifecycle.stop(ctx, unit, tell)
             lifecycle.remove(ctx, unit, lambda _: None)
@@ -112,7 +113,18 @@ def down(ctx: Context, tell: Tell) -> list[str]:
         except NotFound:
             pass
     _note(ctx).unlink(missing_ok=True)
+    _tidy(ctx)
     return removed
+
+
+def _tidy(ctx: Context) -> None:
+    """Directories that are empty now, and the caches about runtimes when none is left."""
+    if not any(ctx.runtimes.all()):
+        shutil.rmtree(ctx.dirs.cache, ignore_errors=True)
+    data = ctx.dirs.data
+    for path in (data / "models", ctx.dirs.runtimes, data, ctx.dirs.profiles, ctx.dirs.config):
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _runtime(ctx: Context, note: Made, tell: Tell, progress: Progress) -> Runtime:

@@ -51,12 +51,13 @@ def refuse_own(ctx: Context, pid: int) -> None:
         with suppress(CorruptRecord, NotFound):
             run = ctx.store.current(record.unit)
             who = run.identity() if run is not None else None
-            if run is not None and who is not None and pid in (who.leader.pid, who.shim.pid):
-                if is_live(run):
-                    raise Usage(
-                        f"process {pid} is {run.id}, a run of Stoker's own; its profile: "
-                        f"stoker profile show {record.profile or record.unit}"
-                    )
+            if run is None or who is None or pid not in (who.leader.pid, who.shim.pid):
+                continue
+            if is_live(run):
+                raise Usage(
+                    f"process {pid} is {run.id}, a run of Stoker's own; its profile: "
+                    f"stoker profile show {record.profile or record.unit}"
+                )
 
 
 def adopt_orphans(ctx: Context) -> list[str]:

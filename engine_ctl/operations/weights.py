@@ -59,7 +59,10 @@ def beginner(ctx: Context, asked: daemons.Asked, tell: Tell) -> daemons.Begin:
         return launch
     wanted = _wanted(asked)
     try:
-        standbys.ensure(ctx.store, wanted, by=ctx.by)
+        found = standbys.find(ctx.store, wanted.identity())
+        if found is None or not found.ready:
+            tell(f"importing vLLM {wanted.runtime.version} once, in a standby")
+            standbys.ensure(ctx.store, wanted, by=ctx.by)
     except StokerError as error:
         tell(f"{asked.unit}: starting without a standby: {error}")
         return launch
