@@ -26,7 +26,7 @@ from engine_ctl.runtimes import manage
 from engine_ctl.runtimes.install import Report, recipe
 from engine_ctl.runtimes.probe import clean_environment
 from engine_ctl.runtimes.store import Runtime, choose, missing
-from engine_ctl.standby.lifecycle import stop_all_of
+from engine_ctl.standby import lifecycle as standby
 from engine_ctl.state.store import Run
 
 UNIT = "demo"
@@ -90,12 +90,20 @@ def up(ctx: Context, tell: Tell, progress: Progress) -> Demo:
 def down(ctx: Context, tell: Tell) -> list[str]:
     """Stop and remove everything that the demo made; returns what was removed."""
     note, removed = made(ctx), []
+    standbys: set[str] = set()
     benched = [f"bench-{unit}" for unit in note.units]
     for unit in (*note.units, *benched):
         if ctx.store.exists(unit):
+            standbys |= _standbys_of(ctx, unit)
             lifecycle.stop(ctx, unit, tell)
             lifecycle.remove(ctx, unit, lambda _: None)
             removed.append(f"unit {unit}")
+    for unit in sorted(standbys):
+        standby.stop(ctx.store, unit, by=ctx.by, reason="the demo goes")
+        if ctx.store.exists(unit):
+            with ctx.store.lock(unit):
+                ctx.store.remove(unit)
+        removed.append(f"unit {unit}")
     for path in filter(None, (note.profile, note.model)):
         target = Path(path)
         if target.is_dir():
@@ -106,7 +114,7 @@ def down(ctx: Context, tell: Tell) -> list[str]:
             continue
         removed.append(path)
     if note.runtime:
-        removed += [f"unit {unit}" for unit in stop_all_of(ctx, note.runtime)]
+        removed += [f"unit {unit}" for unit in standby.stop_all_of(ctx, note.runtime)]
         try:
             ctx.runtimes.remove(note.runtime)
             removed.append(f"runtime {note.runtime}")
@@ -115,6 +123,17 @@ def down(ctx: Context, tell: Tell) -> list[str]:
     _note(ctx).unlink(missing_ok=True)
     _tidy(ctx)
     return removed
+
+
+def _standbys_of(ctx: Context, unit: str) -> set[str]:
+    """The standbys that forked the unit's runs and are still there."""
+    found = set()
+    for run in ctx.store.runs(unit):
+        with suppress(StokerError):
+            name = (run.spec().standby or "").partition("/")[0]
+            if name and ctx.store.exists(name):
+                found.add(name)
+    return found
 
 
 def _tidy(ctx: Context) -> None:

@@ -13,7 +13,7 @@ from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.requirements import dev_mode_problem
-from engine_ctl.model import Kind
+from engine_ctl.model import Kind, Verdict
 from engine_ctl.operations import ports
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import (
@@ -230,6 +230,16 @@ def _say_repeated_fallback(ctx: Context, run: Run) -> None:
         ctx.event(run.unit, text, "warning")
 
 
+def _say_fallback(run: Run, tell: Tell) -> None:
+    """Weights that came from disk although a daemon was wanted, and what to do about it."""
+    from engine_ctl.observe import facts
+
+    known = facts.load(run.dir) or facts.refresh(run.dir)
+    if known is not None and known.verdict is Verdict.FALLBACK:
+        why = ", ".join(dict.fromkeys(r.category for r in known.reasons)) or "no reason named"
+        tell(f"{run.unit}: its weights came from disk ({why}), see: stoker why {run.unit}")
+
+
 def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, Any]:
     """What `start` reports; waits for readiness when asked."""
     if wait:
@@ -238,6 +248,7 @@ def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, An
     if ready:
         where = f"http://{spec.client_host}:{spec.client_port}"
         tell(f"{run.unit}: ready in {ready.seconds:.1f} s on {where}")
+        _say_fallback(run, tell)
     return {
         "unit": run.unit,
         "run": run.id,
