@@ -201,6 +201,10 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None
             tell(line)
         life = liveness.look(run)
         if life.ready and not life.ended:
+            problem = other_listener(ctx, run)
+            if problem:
+                ctx.event(run.unit, problem, "error")
+                raise Failed(problem)
             _say_repeated_fallback(ctx, run)
             return
         if life.ended:
@@ -210,6 +214,22 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None
         if time.monotonic() > deadline:
             raise Failed(f"{run.id} is not ready yet; it goes on: stoker logs {run.unit} -f")
         time.sleep(poll_s)
+
+
+def other_listener(ctx: Context, run: Run) -> str | None:
+    """Why the answer on the run's port is not the run's: another program listens there.
+
+    /health says 200 for anybody; None when the listener is the run's, or cannot be seen."""
+    from engine_ctl.supervise.orphans import owners
+
+    port = run.spec().port
+    found = ports.owner(port) if port else None
+    if found is None or found[0] == 0:
+        return None
+    pid, command = found
+    if owners(ctx.store).get(pid) == run.id:
+        return None
+    return f"port {port} is answered by pid {pid} ({command}), not by {run.id}; set another port"
 
 
 def _say_repeated_fallback(ctx: Context, run: Run) -> None:
