@@ -21,8 +21,6 @@ LISTEN = (
     "s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
     "time.sleep(60)"
 )
-    "import socket,sys,time;s=socket.create_server(('127.0.0.1',int(sys.argv[1])));time.sleep(60)"
-)
 
 
 def made(ctx: Context, port: int, argv: list[str]) -> Run:
