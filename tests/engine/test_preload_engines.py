@@ -27,6 +27,7 @@ from engine_ctl.weights.ahead import weights_ahead
 from engine_ctl.weights.spec import free_port
 from profiles.model import Profile
 from tests.engine.preload_bench import Bench, bench, serve_words
+from tests.engine.world import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -86,7 +87,7 @@ def test_tensor_parallel_pair(here: Bench) -> None:
     segments = [_segment_of(path) for path in sight.record.sockets]
     assert sights.lost_ranks(sight) == ()
     _kill(_owner(lost))
-    assert [key.rank for key in sights.lost_ranks(sight)] == [1]
+    until(lambda: [key.rank for key in sights.lost_ranks(sight)] == [1], 15)
     _, trouble = sights.complete(daemons.ask(sight))
     assert trouble is not None and trouble.category == "wc_daemon_partial"
     assert "rank target 1 of 2" in trouble.line
