@@ -202,8 +202,3 @@ def _profile(ctx: Context, note: Made, model: Path, runtime: Runtime) -> None:
     if runtime.platform in WARM:
         text += "preload: {}            # a daemon keeps the weights; engines map them\n"
     atomic.write_bytes(path, text.encode(), mode=0o644)
-
-
-def problem_of(error: StokerError) -> str:
-    """One line for a failed demo: what failed and how to clean up."""
-    return f"{error}; clean up with: stoker demo --down"

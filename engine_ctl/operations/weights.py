@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from engine_ctl.answers import DaemonField, DaemonView
-from engine_ctl.errors import NotFound, StokerError, Usage
+from engine_ctl.errors import StokerError, Usage
 from engine_ctl.model import Kind, Phase, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
@@ -324,10 +324,3 @@ def _held(ctx: Context, asked: daemons.Asked, runtime: Runtime) -> DaemonSight |
     answer = checker(ctx, runtime, asked)(asked.words, asked.env)
     wanted = {key.socket for key in records.keys_of(answer)}
     return next((d for d in alive if wanted & set(d.record.sockets)), None)
-
-
-def require_daemon(ctx: Context, unit: str) -> str:
-    name = daemon_unit(ctx, unit)
-    if not ctx.store.exists(name):
-        raise NotFound(f"{unit} has no preload daemon; start one with: stoker preload start {unit}")
-    return name
