@@ -378,21 +378,34 @@ def test_the_thread_samples_until_it_is_stopped(written: Written) -> None:
     assert "stoker-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_failing_sample_is_said_and_the_next_one_works(written: Written) -> None:
+def test_a_failing_sample_is_said_and_the_next_one_works(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written.unit("chat")
     seen: list[Snapshot] = []
     sampler = Sampler(written.dirs, NO_GPUS, interval=0.01)
+    broken = threading.Event()
+    works = sampler.sample_once
+
+    def sample_once() -> Snapshot:
+        if broken.is_set():
+            raise FileNotFoundError(2, "No such file or directory", str(written.dirs.units))
+        return works()
+
+    # Not by moving the directory: a sample under way would see some of it and pass for a good one.
+    monkeypatch.setattr(sampler, "sample_once", sample_once)
     sampler.start(seen.append)
-    until(lambda: seen, "a snapshot")
-    away = written.dirs.state / "away"
-    os.rename(written.dirs.units, away)
-    # A sample that was under way when the directory went may name what it missed instead.
-    said = "sampling failed, figures are old: FileNotFoundError"
-    until(lambda: any(p.startswith(said) for p in seen[-1].problems), "a problem")
-    assert [unit.unit for unit in seen[-1].units] == ["chat"]
-    os.rename(away, written.dirs.units)
-    until(lambda: not seen[-1].problems, "a good snapshot")
-    sampler.stop()
+    try:
+        until(lambda: seen, "a snapshot")
+        broken.set()
+        until(lambda: seen[-1].problems, "a problem")
+        last = seen[-1]
+        assert last.problems[0].startswith("sampling failed, figures are old: FileNotFoundError")
+        assert [unit.unit for unit in last.units] == ["chat"]
+        broken.clear()
+        until(lambda: not seen[-1].problems, "a good snapshot")
+    finally:
+        sampler.stop()
 
 
 def test_snapshot_once_agrees_with_the_sampler(written: Written) -> None:
