@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
+LEN = 8192
 
 
 class Machine:

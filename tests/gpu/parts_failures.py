@@ -1,0 +1,143 @@
+"""Checks 5, 6 and 8: the ledger, deaths, orphans, queues under load."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from tests.gpu.machine import Machine, complete
+
+
+def ledger(m: Machine) -> dict[str, Any]:
+    """The ledger's figures against nvidia-smi's, for every process of every GPU."""
+    view, smi = m.snapshot(), m.smi()
+    rows, ok = [], True
+    for gpu in view.gpus:
+        ours = {h.pid: h for h in gpu.holders}
+        for pid, mib in smi[gpu.index].items():
+            held = ours.get(pid)
+            near = (
+                held is not None and held.bytes is not None and abs(held.bytes / 2**20 - mib) < 64
+            )
+            ok = ok and near
+            rows.append((gpu.index, pid, held.role if held else None, mib))
+        ok = ok and not any(h.role == "other" for h in gpu.holders)
+    return {"ok": ok, "rows": rows}
+
+
+def holder(m: Machine, gpu: int, role: str, unit: str | None = None) -> Any:
+    """The process that holds memory of a GPU in that role (of that unit)."""
+    found = m.snapshot().gpus[gpu].holders
+    return next(h for h in found if h.role == role and unit in (None, h.unit))
+
+
+def part_failures(m: Machine, gpus: int) -> None:
+    """Checks 5, 6 and 8: deaths, orphans, queues under load."""
+
+    def queues() -> dict[str, Any]:
+        m.stoker("stop", "small")
+        m.stoker("start", "small", "--profile", "small-seqs", "--wait")
+        port = m.unit("small")["port"]
+        askers = [
+            threading.Thread(target=lambda: complete(port, "s", 3000, 300), daemon=True)
+            for _ in range(64)
+        ]
+        for asker in askers:
+            asker.start()
+        seen: list[tuple[int | None, int | None]] = []
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            row = m.unit("small")
+            seen.append((row["running"], row["waiting"]))
+            if row["running"] == 4 and (row["waiting"] or 0) >= 50:
+                break
+            time.sleep(0.5)
+        m.screens("small", "Q", "g", "h")
+        return {"ok": any(r == 4 and (w or 0) >= 50 for r, w in seen), "seen": seen[-5:]}
+
+    def daemon_dies() -> dict[str, Any]:
+        m.stoker("stop", "small")
+        m.stoker("start", "small", "--profile", "small", "--wait")
+        gpu = 1 if gpus > 1 else 0
+        before = m.smi()[gpu]
+        os.kill(holder(m, gpu, "weights").pid, signal.SIGKILL)
+        time.sleep(4)
+        after, view = m.smi()[gpu], m.snapshot()
+        text = complete(m.unit("small")["port"], "s", 4)
+        engine = [h for h in view.gpus[gpu].holders if h.unit == "small"]
+        moved = engine and engine[0].bytes / 2**20 - before.get(engine[0].pid, 0) > 500
+        return {
+            "ok": bool(moved and text),
+            "before": before,
+            "after": after,
+            "alerts": [a.text for a in view.alerts],
+        }
+
+    def api_dies() -> dict[str, Any]:
+        run = m.work / "state" / "stoker" / "units" / "small"
+        m.stoker("stop", "small")
+        m.stoker("start", "small", "--wait")
+        row = m.unit("small")
+
+        number = row["run"].split("/")[1]
+        shim = json.loads((run / "runs" / number / "identity.json").read_text())["shim"]["pid"]
+        os.kill(shim, signal.SIGKILL)
+        os.kill(row["pid"], signal.SIGKILL)
+        time.sleep(1)
+        view = m.snapshot()
+        orphans = [h for g in view.gpus for h in g.holders if h.role == "orphan"]
+        m.screens("small", "g")
+        reaped = m.stoker("reap", "--yes", ok=False)
+        time.sleep(1)
+        left = [h for g in m.snapshot().gpus for h in g.holders if h.role == "orphan"]
+        return {
+            "ok": bool(orphans) and not left,
+            "orphans": [(h.pid, h.bytes) for h in orphans],
+            "reaped": reaped,
+        }
+
+    def core_dies() -> dict[str, Any]:
+        m.profile("small-again", extends="small", restart={"policy": "on-failure", "backoff_s": 1})
+        m.stoker("preload", "start", "small", "--wait", ok=False)
+        m.stoker("start", "small", "--profile", "small-again", "--wait")
+        gpu = 1 if gpus > 1 else 0
+        first = m.unit("small")["run"]
+        os.kill(holder(m, gpu, "engine", "small").pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            row = m.unit("small")
+            if row["run"] != first and row["phase"] == "ready":
+                break
+            time.sleep(1)
+        card = m.stoker("why", "small", "--run", first, ok=False)
+        return {
+            "ok": row["phase"] == "ready" and row["verdict"] == "mapped" and row["run"] != first,
+            "card": card.get("category") if isinstance(card, dict) else card,
+            "row": {k: row[k] for k in ("phase", "verdict", "run", "start_s")},
+        }
+
+    def sleeps() -> dict[str, Any]:
+        gpu = 1 if gpus > 1 else 0
+        m.stoker("stop", "small")
+        m.stoker("start", "small", "--profile", "small-sleep", "--wait")
+        port = m.unit("small")["port"]
+        awake = m.used()[gpu]
+        said = [m.stoker("live", "small", "sleep")]
+        asleep = m.used()[gpu]
+        said.append(m.stoker("live", "small", "wake"))
+        said_after = complete(port, "s", 4)
+        return {
+            "ok": asleep < awake / 2 and said_after.startswith("4 tokens"),
+            "used_mib": [awake, asleep, m.used()[gpu]],
+            "said": said,
+        }
+
+    m.check("6 queues under 64 requests", queues)
+    m.check("5 daemon dies under a serving engine", daemon_dies)
+    m.check("5 orphan found and reaped", api_dies)
+    m.check("8 EngineCore killed, restarted with mapped weights", core_dies)
+    m.check("sleep and wake", sleeps)

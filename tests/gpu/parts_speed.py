@@ -1,0 +1,166 @@
+"""Checks 3 and 4: restarts against starts by hand, and twenty in a row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.gpu.machine import LEN, Machine, complete, first_token
+
+PORT_BIG, PORT_HAND = 8100, 8200
+
+
+PLAN = "VLLM_ENABLE_STARTUP_PLAN"
+
+
+class Turns:
+    """Figures of one part: what is measured runs in turns, each figure is written at once."""
+
+    def __init__(self, m: Machine) -> None:
+        self.m = m
+        self.seconds: dict[str, list[float]] = {}
+
+    def take(self, name: str, run: Callable[[], float]) -> None:
+        self.seconds.setdefault(name, []).append(round(run(), 2))
+        self.m.note("figure", name=name, s=self.seconds[name][-1])
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def shares(self, of: str) -> dict[str, float]:
+        return {name: round(self.median(name) / self.median(of), 3) for name in self.seconds}
+
+    def by_hand(self, *words: str, plan: bool = False) -> float:
+        """`vllm serve` as an operator types it, from the start to the first token; then ended."""
+        m = self.m
+        line = [m.python, "-m", "vllm.entrypoints.cli.main", "serve", m.big]
+        line += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", str(PORT_HAND)]
+        env = {**m.env, "CUDA_VISIBLE_DEVICES": "0", **({PLAN: "1"} if plan else {})}
+        with (m.out / f"hand-{int(time.time())}.log").open("wb") as log:
+            began = time.monotonic()
+            process = subprocess.Popen(
+                [*line, "--max-model-len", str(LEN), *words],
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+            )
+            try:
+                first_token(PORT_HAND, "m")
+                return time.monotonic() - began
+            finally:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(10)
+
+    def ours(self, profile: str) -> float:
+        """`stoker restart`, or a swap where the unit runs another profile; its stop included."""
+        m = self.m
+        if m.unit("big").get("phase") != "ready":
+            m.stoker("start", "big", "--wait")
+        same = m.unit("big")["profile"] == profile
+        began = time.monotonic()
+        if same:
+            m.stoker("restart", "big", "--wait")
+        else:
+            m.stoker("swap", "big", profile)
+        complete(PORT_BIG, "m")
+        return time.monotonic() - began
+
+
+def part_ratios(m: Machine, gpus: int) -> None:
+    """Check 3: A B A B after warm-up starts; the engine of the other side is stopped first."""
+    turns = Turns(m)
+    cache = ("--load-format", "ipc_cache")
+    turns.take("warm-up: stoker", lambda: turns.ours("big"))
+    m.stoker("stop", "big")
+    turns.take("warm-up: by hand", lambda: turns.by_hand(*cache))
+    turns.take("warm-up: by hand, plan", lambda: turns.by_hand(*cache, plan=True))
+    for _ in range(2):
+        turns.take("by hand", lambda: turns.by_hand(*cache))
+        turns.take("by hand, plan", lambda: turns.by_hand(*cache, plan=True))
+        m.stoker("start", "big", "--wait")
+        turns.take("stoker restart", lambda: turns.ours("big"))
+        m.stoker("stop", "big")
+
+    def ratios() -> dict[str, Any]:
+        shares = turns.shares("by hand")
+        ok = shares["stoker restart"] <= 0.30
+        return {"ok": ok, "seconds": turns.seconds, "share_of_by_hand": shares}
+
+    m.check("3 restart ratios", ratios)
+    m.stoker("start", "big", "--wait")
+
+
+def part_levers(m: Machine, gpus: int) -> None:
+    """Check 3, the rest: each lever alone, and by hand from disk."""
+    turns = Turns(m)
+    turns.ours("big-noplan")
+    for _ in range(2):
+        turns.take("stoker restart, no plan", lambda: turns.ours("big-noplan"))
+        turns.take("stoker swap to eager", lambda: turns.ours("big-eager"))
+        turns.take("stoker restart, eager", lambda: turns.ours("big-eager"))
+        turns.ours("big-fast")
+        turns.take("stoker restart, fast-iteration", lambda: turns.ours("big-fast"))
+        turns.take("stoker swap to big", lambda: turns.ours("big"))
+        turns.take("stoker restart", lambda: turns.ours("big"))
+        turns.ours("big-nostandby")
+        turns.take("stoker restart, no standby", lambda: turns.ours("big-nostandby"))
+        turns.ours("big-noplan")
+    m.stoker("stop", "big")
+    turns.take("by hand", lambda: turns.by_hand("--load-format", "ipc_cache"))
+    m.stoker("preload", "stop", "big", "--yes")
+    turns.take("by hand, disk", turns.by_hand)
+
+    def levers() -> dict[str, Any]:
+        shares = turns.shares("by hand")
+        fast = max(shares["stoker restart, eager"], shares["stoker restart, fast-iteration"])
+        return {"ok": fast <= 0.15, "seconds": turns.seconds, "share_of_by_hand": shares}
+
+    m.check("3 levers", levers)
+    m.stoker("preload", "start", "big", "--wait")
+    m.stoker("start", "big", "--wait")
+
+
+def part_endurance(m: Machine, gpus: int) -> None:
+    """Check 4: twenty restarts with changing arguments, memory back after each."""
+    other = 1 if gpus > 1 else 0
+
+    def twenty() -> dict[str, Any]:
+        if m.unit("small").get("phase") != "ready":
+            m.stoker("start", "small", "--wait")
+        figures, seconds, standby = [], [], []
+        for n in range(20):
+            args = {"max_num_seqs": 8 + 8 * (n % 4), "gpu_memory_utilization": 0.2 + 0.02 * (n % 5)}
+            m.profile("small-loop", extends="small", args=args)
+            began = time.monotonic()
+            done = m.stoker("swap", "small", "small-loop", ok=False)
+            seconds.append(round(time.monotonic() - began, 2))
+            if done.get("outcome") != "committed":
+                return {"ok": False, "n": n, "said": done}
+            if n % 5 == 0:
+                figures.append(m.used()[other])
+                standby.append(m.stoker("standby", "list")["standbys"][0]["memory_bytes"] >> 20)
+        m.stoker("stop", "small")
+        time.sleep(1)
+        left = m.used()[other]
+        pids = m.smi()[other]
+        return {
+            "ok": max(figures) - min(figures) < 64 and max(standby) - min(standby) < 64,
+            "used_mib_every_5th": figures,
+            "standby_mib": standby,
+            "median_s": statistics.median(seconds),
+            "total_s": round(sum(seconds), 1),
+            "after_stop_mib": left,
+            "pids": pids,
+        }
+
+    m.check("4 twenty restarts", twenty)
