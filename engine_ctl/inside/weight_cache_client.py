@@ -4,6 +4,7 @@ The protocol is pickle, so the console never speaks it. Answers are unpickled wi
 forbidden but plain containers: `get_memory` and `watch` need no more, and a key is only ever sent.
 
     weight_cache_client.py status SOCKET...     one JSON line a socket
+    weight_cache_client.py ready SOCKET...      exit status 0 when every daemon answers; else a line
     weight_cache_client.py release SOCKET       asks the daemon to drop its weights
     weight_cache_client.py watch SOCKET...      a JSON line when watched, one when a daemon ends
     weight_cache_client.py features             what this vLLM's weight cache can do (imports vllm)
@@ -171,6 +172,17 @@ def daemon_status(
     return out
 
 
+def not_ready(paths: list[str], timeout_s: float = TIMEOUT_S) -> str | None:
+    """Why the daemons behind these sockets do not all answer: the first one that does not. None
+    when they do. Released weights and a refusal are answers of a daemon."""
+    for path in paths:
+        status = daemon_status(path, timeout_s=timeout_s)
+        if status["state"] not in ("serving", "released", "error"):
+            message = status["message"] or status["state"]
+            return message if path in message else f"{path}: {message}"
+    return None
+
+
 def mismatched_fields(
     path: str, key: dict[str, str | None], timeout_s: float = TIMEOUT_S
 ) -> list[str] | None:
@@ -336,6 +348,11 @@ def main(argv: list[str]) -> int:
     if command == "status" and paths:
         for path in paths:
             _say(daemon_status(path))
+    elif command == "ready" and paths:
+        why = not_ready(paths)
+        if why is not None:
+            sys.stdout.write(why + "\n")
+            return 1
     elif command == "release" and len(paths) == 1:
         _say(release(paths[0]))
     elif command == "watch" and paths:
@@ -349,7 +366,9 @@ def main(argv: list[str]) -> int:
     elif command == "quantization" and paths:
         _say(quantization_support(paths[0]))
     else:
-        sys.stderr.write("usage: weight_cache_client.py status|compare|release|watch|features …\n")
+        sys.stderr.write(
+            "usage: weight_cache_client.py status|ready|compare|release|watch|features …\n"
+        )
         return 2
     return 0
 

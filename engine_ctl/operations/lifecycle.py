@@ -37,6 +37,8 @@ from profiles.loading import Resolved
 from profiles.model import Profile
 
 Tell = Callable[[str], None]
+# How often a start that is waited for looks at who listens on its port.
+LISTENER_S = 1.0
 
 
 def unit_for(ctx: Context, unit: str, profile: str | None) -> UnitRecord:
@@ -195,41 +197,47 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None
     from engine_ctl.operations.watching import StartWatch
 
     watch = StartWatch(run)
-    deadline = time.monotonic() + (run.spec().ready_timeout_s or 1e9)
+    began = time.monotonic()
+    deadline, look_at = began + (run.spec().ready_timeout_s or 1e9), began + LISTENER_S
     while True:
         for line in watch.news():
             tell(line)
         life = liveness.look(run)
         if life.ready and not life.ended:
-            problem = other_listener(ctx, run)
-            if problem:
-                ctx.event(run.unit, problem, "error")
-                raise Failed(problem)
             _say_repeated_fallback(ctx, run)
             return
         if life.ended:
             cause = watch.cause()
             ctx.event(run.unit, f"failed to start: {cause}", "error")
             raise Failed(f"{run.id} failed: {cause}; see: stoker why {run.unit}")
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > look_at:
+            look_at = now + LISTENER_S
+            problem = other_listener(ctx, run)
+            if problem:
+                raise Failed(problem)
+        if now > deadline:
             raise Failed(f"{run.id} is not ready yet; it goes on: stoker logs {run.unit} -f")
         time.sleep(poll_s)
 
 
 def other_listener(ctx: Context, run: Run) -> str | None:
-    """Why the answer on the run's port is not the run's: another program listens there.
-
-    /health says 200 for anybody; None when the listener is the run's, or cannot be seen."""
+    """Why the run's port cannot become its own: another program answers there. Its shim then never
+    calls it ready. None when the listener is the run's, or cannot be known."""
+    from engine_ctl.supervise import listener
     from engine_ctl.supervise.orphans import owners
 
-    port = run.spec().port
-    found = ports.owner(port) if port else None
-    if found is None or found[0] == 0:
+    spec = run.spec()
+    if not spec.port:
         return None
-    pid, command = found
-    if owners(ctx.store).get(pid) == run.id:
+    mine = {pid for pid, owner in owners(ctx.store).items() if owner == run.id}
+    pid = listener.stranger(spec.host or "", spec.port, mine)
+    if pid is None or liveness.look(run).ended:
         return None
-    return f"port {port} is answered by pid {pid} ({command}), not by {run.id}; set another port"
+    command = listener.command_of(pid)
+    return (
+        f"port {spec.port} is answered by pid {pid} ({command}), not by {run.id}; set another port"
+    )
 
 
 def _say_repeated_fallback(ctx: Context, run: Run) -> None:

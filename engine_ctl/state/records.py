@@ -21,11 +21,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `env` values are stored; `env_refs` are resolved by the shim at spawn, so that a secret is
     never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
-    something accepts connections there). `ready_timeout_s` 0 means no limit. `attempt` counts
-    starts of one series of automatic restarts, from 1; `operation` is the id of the swap that made
-    the run, `config_hash` vLLM's own of what the run compiles. `public_host` and `public_port` are
-    where clients go when that is not where the process listens: the address of the unit's
-    front."""
+    something accepts connections there). Where there is a `ready_argv`, that command must then end
+    with status 0 as well; its last line says why it does not. `ready_timeout_s` 0 means no limit.
+    `attempt` counts starts of one series of automatic restarts, from 1; `operation` is the id of
+    the swap that made the run, `config_hash` vLLM's own of what the run compiles. `public_host` and
+    `public_port` are where clients go when that is not where the process listens: the address of
+    the unit's front."""
 
     schema: int = 1
     run: str = ""
@@ -52,6 +53,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[int | str] = msgspec.field(default_factory=list)
     devices: list[str] = msgspec.field(default_factory=list)
     ready_url: str | None = None
+    ready_argv: list[str] = msgspec.field(default_factory=list)
     ready_timeout_s: float = 1800.0
     restart: Restart = msgspec.field(default_factory=Restart)
     stop: Stop = msgspec.field(default_factory=Stop)

@@ -40,6 +40,11 @@ class Probe:
             "Connection: close\r\n\r\n"
         ).encode()
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """(host, port) that is asked; None for a Unix socket."""
+        return None if isinstance(self._address, str) else self._address
+
     def step(self) -> bool:
         """Go on with the present attempt or begin one. True once the server is ready."""
         try:

@@ -12,7 +12,7 @@ import struct
 import time
 
 from engine_ctl.supervise import disk, policy, procs, trim
-from engine_ctl.supervise.probe import Probe
+from engine_ctl.supervise.readiness import Readiness
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
 
@@ -52,6 +52,8 @@ class Watcher:
         self.asked_by_signal = False
         self._steps: list[tuple[float, signal.Signals]] = []
         self._requested = False
+        self._children: dict[int, int] = {}  # wait statuses of those that just ended
+        self._said_stranger = False
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_write, False)
@@ -164,43 +166,50 @@ class Watcher:
             except OSError:
                 return
         url = self.spec.get("ready_url")
-        probe = None
+        asks = None
         if url and not self.ready:
             try:
-                probe = Probe(url)
+                asks = Readiness(self.spec, self._members)
             except ValueError as error:
                 disk.complain(str(error))
         clock = _Clock(self.path("clock"), self.path("log"), self.began)
         slow_at = 0.0
         while not self._ended():
             now = time.monotonic()
-            starting = probe is not None or (
+            starting = asks is not None or (
                 not url and not self.ready and now - self.began < SETTLE_S
             )
             if starting:
                 clock.sample()
-            if probe is not None and probe.step() and self._became_ready():
+            if asks is not None and asks.step(self._children) and self._became_ready():
                 clock.sample()
-                probe = None
+                asks = None
                 starting = False
-            self._obey(now, starting=probe is not None)
+            self._obey(now, asks)
             if now >= slow_at:
                 slow_at = now + SLOW_S
                 self._look_after()
             wait = FAST_S if starting else max(0.0, slow_at - time.monotonic())
             if self._steps:
                 wait = max(0.0, min(wait, self._steps[0][0] - time.monotonic()))
-            answer = probe.waits_for() if probe is not None else None
-            if answer is not None:
+            answers = asks.waits_for() if asks is not None else []
+            for answer in answers:
                 poll.register(*answer)
             poll.poll(int(wait * 1000) + 1)
-            if answer is not None:
+            for answer in answers:
                 poll.unregister(answer[0])
             self.drain()
+        if asks is not None:
+            asks.close()
+
+    def _members(self) -> set[int]:
+        found = procs.members(self.dir, self.identity, known=self._known)
+        return {self.leader, *(proc.pid for proc in found)}
 
     def _ended(self) -> bool:
+        self._children = reap()
         if not self.watch:
-            self.status = reap().get(self.leader)
+            self.status = self._children.get(self.leader)
             return self.status is not None
         record = self.identity.get("leader")
         return procs.find(record, _one(self.leader), procs.boot_id()) is None
@@ -239,7 +248,7 @@ class Watcher:
 
     # Ending
 
-    def _obey(self, now: float, starting: bool) -> None:
+    def _obey(self, now: float, asks: Readiness | None) -> None:
         if self.asked_by_signal and not self._requested:
             self._request("a signal to the shim")
             self._climb(now, self.spec.get("stop") or {}, ask=True)
@@ -247,9 +256,14 @@ class Watcher:
             request = disk.read_json(self.path("request.json")) or {}
             self._climb(now, request.get("stop") or {}, ask=False)
         limit = self.spec.get("ready_timeout_s") or 0.0
-        late = starting and limit and now - self.began > limit
+        if asks is not None and asks.strangers and not self._said_stranger:
+            self._said_stranger = True
+            self.tell(f"is not ready: {asks.why}", "error")
+        late = asks is not None and limit and now - self.began > limit
         if late and not self._requested and self.error is None:
             self.error = f"not ready within {limit:g} s"
+            if asks is not None and asks.why:
+                self.error += f": {asks.why}"
             self._climb(now, self.spec.get("stop") or {}, ask=True)
             self._requested = False
         while self._steps and self._steps[0][0] <= now:

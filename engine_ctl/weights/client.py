@@ -39,6 +39,11 @@ def script_argv(python: str, command: str, *arguments: str) -> list[str]:
     return [python, "-E", "-B", str(SCRIPT), command, *arguments]
 
 
+def ready_argv(python: str, sockets: Sequence[str]) -> list[str]:
+    """A command that ends with 0 when the daemon behind every socket answers; [] without any."""
+    return script_argv(python, "ready", *sockets) if sockets else []
+
+
 def statuses(
     python: str, sockets: Sequence[str], env: Mapping[str, str] | None = None
 ) -> tuple[DaemonStatus, ...]:

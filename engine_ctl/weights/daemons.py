@@ -128,6 +128,7 @@ def _launch(
         asked.schema,
         by=asked.by,
         predecessor=before.run.id if before else None,
+        sockets=record.sockets,
     )
     run = store.new_run(run_spec)
     records.write(run, record)

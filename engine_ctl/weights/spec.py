@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from engine_ctl.model import Kind
 from engine_ctl.runtimes.defaults import process_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
+from engine_ctl.weights import client
 from engine_ctl.weights.cpu_plugin import DEVICES_ENV
 from profiles.argv import environment, preload_argv
 from profiles.model import EnvRef, Profile
@@ -67,11 +69,13 @@ def preload_spec(
     *,
     by: str = "",
     predecessor: str | None = None,
+    sockets: Sequence[str] = (),
 ) -> RunSpec:
     """The spec of a daemon run. The profile must have a health port (`with_health_port`).
 
-    Ready when the launcher's /health says 200, which it does when every rank serves. A seed token
-    stays a reference: the shim resolves it into the environment of the process alone."""
+    Ready when the launcher's /health says 200 and the daemon behind each of `sockets` answers; the
+    runtime's own interpreter asks them (the protocol is pickle). A seed token stays a reference:
+    the shim resolves it into the environment of the process alone."""
     if profile.preload is None or profile.preload.health_port is None:
         raise Usage(f"profile {profile.name} has no preload section with a health port")
     words = preload_words(profile, schema)
@@ -108,6 +112,7 @@ def preload_spec(
         port=profile.preload.health_port,
         gpus=list(profile.gpus),
         ready_url=f"http://{HEALTH_HOST}:{profile.preload.health_port}/health",
+        ready_argv=client.ready_argv(runtime.python, sockets),
         ready_timeout_s=profile.ready_timeout_s,
         restart=profile.restart,
         stop=msgspec.structs.replace(profile.stop, drain_s=0.0),
