@@ -95,11 +95,22 @@ class MemoryNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseSeconds:
+    """What one phase of a start is expected to take. `seconds` None: not known; `basis` says, in
+    words, which earlier starts it is the median of, or which are missing."""
+
+    phase: Phase
+    seconds: float | None
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ForecastView:
     """What a start of `profile` on `unit` would meet, said before anything is stopped. Times are
     seconds, memory bytes; `kv_bytes` are those of one rank. `compile_note` and `plan_note` say
-    what is compiled again and whether the startup plan applies. Any entry in `errors` means that
-    the start is refused."""
+    what is compiled again and whether the startup plan applies. `expected` are the phases of
+    `expected_s`, the running engine's stop first; one unknown phase makes the sum unknown. Any
+    entry in `errors` means that the start is refused."""
 
     unit: str
     profile: str
@@ -124,6 +135,7 @@ class ForecastView:
     memory: tuple[MemoryNeed, ...] = ()
     compile_note: str = ""
     plan_note: str = ""
+    expected: tuple[PhaseSeconds, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from console.view import numbers as n
 from console.view.spans import Line, Span, clean, clip_line, line, pad, wrap
 from console.view.units import VERDICTS, reason_words
-from engine_ctl.answers import ForecastView, MemoryNeed
+from engine_ctl.answers import ForecastView, MemoryNeed, PhaseSeconds
+from engine_ctl.model import Phase
 
 COST_STYLE = {
     "live": "ok",
@@ -94,15 +95,31 @@ def _seconds(view: ForecastView, cells: int) -> list[Line]:
     if view.live:
         return [line(Span("  Done live: no restart.", "ok"))]
     spans = [Span("  Expected ", "muted"), Span(n.seconds(view.expected_s), "bold")]
-    if view.expected_s is None:
+    if view.expected_s is None and view.expected:
+        spans = [Span("  Expected ", "muted"), Span("unknown", "bold")]
+    elif view.expected_s is None:
         spans = [Span("  No earlier start to predict the time from.", "muted")]
     elif view.next_time_s is not None:
         spans.append(Span(f", next time {n.seconds(view.next_time_s)}"))
-    lines = [clip_line(spans, cells)]
+    lines = [clip_line(spans, cells), *_phases(view.expected, cells)]
     if view.rollback_profile:
         time = f" ({n.seconds(view.rollback_s)})" if view.rollback_s is not None else ""
         text = f"  If it fails: back to {clean(view.rollback_profile)}{time}."
         lines.append(clip_line(line(Span(text)), cells))
+    return lines
+
+
+def _phases(parts: tuple[PhaseSeconds, ...], cells: int) -> list[Line]:
+    """Where the seconds go; for a phase that is unknown, which starts are missing."""
+    words = [
+        f"{'answering' if part.phase is Phase.READY else part.phase} {n.seconds(part.seconds)}"
+        for part in parts
+        if part.seconds is not None
+    ]
+    lines = _wrapped("    ", ", ".join(words), "muted", cells) if words else []
+    for part in parts:
+        if part.seconds is None:
+            lines += _wrapped("    ", f"{part.phase}: {part.basis}", "warn", cells)
     return lines
 
 

@@ -5,44 +5,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from engine_ctl.answers import ChangeView
-from engine_ctl.errors import StokerError
-from engine_ctl.model import Kind
-from engine_ctl.observe import facts as run_facts
-from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.defaults import PLAN
+from engine_ctl.swap.seconds import Start
 from engine_ctl.swap.starting import Prepared
-
-LOOK_BACK = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """A start that became ready. `config` is vLLM's hash of what is compiled (None: nobody asked),
-    `compiled` hit, miss or again, `plan` applied, saved or refused, as its log said."""
-
-    run: str
-    config: str | None
-    compiled: str | None = None
-    plan: str | None = None
-    compile_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Two lines for the forecast ("" where there is nothing to say), and the seconds that
-    compiling will add (None: it compiles, for how long is not known)."""
+    """Two lines for the forecast ("" where there is nothing to say). `hit`: the compile cache has
+    its code (None: eager, or not known); `planned`: the startup plan spares memory profiling;
+    `refused`: vLLM did not take the plan of this configuration the last time."""
 
     compile: str = ""
     plan: str = ""
-    extra_s: float | None = 0.0
+    hit: bool | None = None
+    planned: bool = False
+    refused: bool = False
 
 
 def judge(
-    earlier: Sequence[Earlier],
+    earlier: Sequence[Start],
     config: str | None,
     *,
     eager: bool,
@@ -51,74 +37,62 @@ def judge(
 ) -> Caches:
     """What a start of configuration `config` will find. Pure. `earlier` newest first; `changes`
     against the running profile decide where no hash is known."""
-    same = [start for start in earlier if config is not None and start.config == config]
-    plan = _plan(same) if plan_on else ""
+    same = [start for start in earlier if config is not None and start.conditions.config == config]
+    plan = _plan(same) if plan_on else Caches()
     if eager:
-        return Caches("nothing is compiled (enforce_eager)", plan)
+        return replace(plan, compile="nothing is compiled (enforce_eager)")
     if same:
-        return Caches(f"compiled code is kept: {same[0].run} had this configuration", plan)
+        words = f"compiled code is kept: {same[0].run} had this configuration"
+        return replace(plan, compile=words, hit=True)
     missing = [change.key for change in changes if "compile cache misses" in change.note]
-    seconds = [s.compile_s for s in earlier if s.compiled != "hit" and s.compile_s is not None]
-    extra = median(seconds) if seconds else None
-    about = "" if extra is None else f", about {extra:.0f} s"
+    about = _about(earlier)
     if missing:
-        why = f"{', '.join(missing)} changed"
-        return Caches(f"compiles again, the first time only: {why}{about}", plan, extra)
-    if config is not None and any(start.config is not None for start in earlier):
-        return Caches(
-            f"compiles the first time: no start had this configuration{about}", plan, extra
-        )
-    return Caches("", plan)
+        words = f"compiles again, the first time only: {', '.join(missing)} changed{about}"
+        return replace(plan, compile=words, hit=False)
+    if config is not None and any(start.conditions.config is not None for start in earlier):
+        words = f"compiles the first time: no start had this configuration{about}"
+        return replace(plan, compile=words, hit=False)
+    return plan
 
 
-def _plan(same: Sequence[Earlier]) -> str:
+def _about(earlier: Sequence[Start]) -> str:
+    seconds = [
+        start.compile_s
+        for start in earlier
+        if start.conditions.compiled is not True and start.compile_s is not None
+    ]
+    return f", about {median(seconds):.0f} s" if seconds else ""
+
+
+def _plan(same: Sequence[Start]) -> Caches:
     for start in same:
         if start.plan in ("applied", "saved"):
-            return f"startup plan of {start.run} applies: memory is not profiled again"
+            text = f"startup plan of {start.run} applies: memory is not profiled again"
+            return Caches(plan=text, planned=True)
         if start.plan == "refused":
-            return f"startup plan: vLLM did not take it at {start.run}; memory is profiled"
-    return "startup plan: none of this configuration yet; memory is profiled and the plan kept"
+            text = f"startup plan: vLLM did not take it at {start.run}; memory is profiled"
+            return Caches(plan=text, refused=True)
+    text = "startup plan: none of this configuration yet; memory is profiled and the plan kept"
+    return Caches(plan=text)
 
 
-def ahead(ctx: Context, unit: str, prepared: Prepared, changes: Sequence[ChangeView]) -> Caches:
-    """The judgement for a prepared start, out of the unit's own starts with that runtime."""
-    check = prepared.check
-    effective = check.effective if check is not None else {}
-    eager = effective.get("enforce_eager", prepared.concrete.args.get("enforce_eager"))
+def is_eager(prepared: Prepared) -> bool:
+    """Whether nothing is compiled and no graph captured, as vLLM or the profile says."""
+    effective = prepared.check.effective if prepared.check is not None else {}
+    return bool(effective.get("enforce_eager", prepared.concrete.args.get("enforce_eager")))
+
+
+def plan_is_on(prepared: Prepared) -> bool:
+    """Whether the start keeps and applies vLLM's startup plan."""
+    return (prepared.spec.env.get(PLAN) or os.environ.get(PLAN)) == "1"
+
+
+def ahead(prepared: Prepared, earlier: Sequence[Start], changes: Sequence[ChangeView]) -> Caches:
+    """The judgement for a prepared start, by starts with the same runtime."""
     return judge(
-        _earlier(ctx, unit, prepared),
+        earlier,
         prepared.spec.config_hash,
-        eager=bool(eager),
-        plan_on=(prepared.spec.env.get(PLAN) or os.environ.get(PLAN)) == "1",
+        eager=is_eager(prepared),
+        plan_on=plan_is_on(prepared),
         changes=changes,
     )
-
-
-def _earlier(ctx: Context, unit: str, prepared: Prepared) -> list[Earlier]:
-    if not ctx.store.exists(unit):
-        return []
-    found = []
-    for run in reversed(ctx.store.runs(unit)[-LOOK_BACK:]):
-        try:
-            spec, ready = run.spec(), run.ready()
-        except StokerError:
-            continue
-        facts = run_facts.load(run.dir)
-        if ready is None or spec.kind is not Kind.ENGINE:
-            continue
-        if (
-            spec.runtime_version != prepared.runtime.version
-            or spec.python != prepared.runtime.python
-        ):
-            continue
-        seconds = facts.start.get("compile_seconds") if facts is not None else None
-        found.append(
-            Earlier(
-                run.id,
-                spec.config_hash,
-                facts.compile_cache if facts is not None else None,
-                facts.plan if facts is not None else None,
-                float(seconds) if isinstance(seconds, (int, float)) else None,
-            )
-        )
-    return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from engine_ctl.answers import ForecastView, MemoryNeed
-from engine_ctl.errors import NotFound, StokerError
+from engine_ctl.errors import StokerError
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.operations import way_for
 from engine_ctl.live.requirements import dev_mode_problem
-from engine_ctl.model import Kind, Verdict
+from engine_ctl.model import Phase
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import catalogue, snapshots
 from engine_ctl.operations.context import Context
@@ -15,10 +15,12 @@ from engine_ctl.operations.lifecycle import usable_runtime
 from engine_ctl.operations.planning import Endpoint, model_problem
 from engine_ctl.operations.runs import is_live
 from engine_ctl.state.store import Run
-from engine_ctl.swap.caches import Caches
+from engine_ctl.swap import past
+from engine_ctl.swap.caches import Caches, plan_is_on
 from engine_ctl.swap.caches import ahead as caches_ahead
 from engine_ctl.swap.execute import last_good_profile, swap_endpoint
 from engine_ctl.swap.room import HOST, kv_ahead, memory_ahead, memory_lines, smallest_total
+from engine_ctl.swap.seconds import Conditions, Prediction, Start, again
 from engine_ctl.swap.starting import Prepared, prepare
 from engine_ctl.swap.weighing import Weighed, weigh
 from profiles.loading import Resolved
@@ -64,11 +66,19 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     changes = catalogue.changes(before, resolved.profile, None) if before else ()
     needs: tuple[MemoryNeed, ...] = ()
     caches = Caches()
+    starts = past.starts_of(ctx, unit)
+    expected, next_time = Prediction(), None
     if prepared is not None and not errors:
-        caches = caches_ahead(ctx, unit, prepared, changes)
+        own = [s for s in starts if s.conditions.runtime == past.runtime_of(prepared)]
+        caches = caches_ahead(prepared, own, changes)
         needs = memory_ahead(ctx, prepared, weighed, live)
         _memory_words(needs, errors, warnings)
-    expected, again = _seconds(ctx, unit, resolved.profile, weighed, caches)
+        verdict = weighed.forecast.verdict if weighed else None
+        ahead = past.conditions_ahead(prepared, verdict, caches)
+        stops = live is not None
+        expected = past.predicted(ctx, unit, ahead, starts, stops=stops)
+        then = _again(prepared, ahead, caches)
+        next_time = past.predicted(ctx, unit, then, starts, stops=stops).total if then else None
     good = last_good_profile(ctx, record, live) if record else None
     return ForecastView(
         unit=unit,
@@ -86,10 +96,11 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         port_note=_port_note(prepared, live),
         in_flight=_in_flight(live),
         drain_s=_drain_s(ctx, live) or resolved.profile.stop.drain_s or None,
-        expected_s=expected,
-        next_time_s=again,
+        expected_s=expected.total,
+        expected=expected.parts,
+        next_time_s=next_time,
         rollback_profile=good.name if good else None,
-        rollback_s=_typical(ctx, unit, good.name) if good else None,
+        rollback_s=_rollback_s(ctx, unit, good.name, starts) if good else None,
         live=way is not None and way.live is not None,
         memory=needs,
         compile_note=caches.compile,
@@ -183,49 +194,21 @@ def _in_flight(live: Run | None) -> int | None:
     return running_requests(live)
 
 
-def _seconds(
-    ctx: Context, unit: str, profile: Profile, weighed: Weighed | None, caches: Caches
-) -> tuple[float | None, float | None]:
-    """(expected now, expected the next time), from the unit's own earlier starts.
-
-    A start that resembles this one most counts: same profile and verdict first, then any. What
-    has to be compiled first comes on top, once.
-    """
-    usual = _typical(ctx, unit, profile.name, weighed.forecast.verdict if weighed else None)
-    if usual is None:
-        usual = _typical(ctx, unit, None)
-    if usual is None or not caches.extra_s:
-        return usual, None
-    return usual + caches.extra_s, usual
-
-
-def _typical(
-    ctx: Context, unit: str, profile: str | None, verdict: Verdict | None = None
-) -> float | None:
-    """Median seconds to readiness of the last starts, of that profile and verdict."""
-    from statistics import median
-
-    seconds = []
-    try:
-        runs = ctx.store.runs(unit)
-    except NotFound:
+def _again(prepared: Prepared, ahead: Conditions, caches: Caches) -> Conditions | None:
+    """The conditions of the start after this one; None when it will take as long."""
+    if not ahead.eager and ahead.compiled is None:
         return None
-    for run in reversed(runs[-20:]):
-        try:
-            ready, spec = run.ready(), run.spec()
-        except StokerError:
-            continue
-        if ready is None or spec.kind is not Kind.ENGINE:
-            continue
-        if profile is not None and spec.profile != profile:
-            continue
-        known = run_facts.load(run.dir) if verdict is not None else None
-        if verdict is not None and known is not None and known.verdict not in (None, verdict):
-            continue
-        seconds.append(ready.seconds)
-        if len(seconds) == 5:
-            break
-    return median(seconds) if seconds else None
+    then = again(ahead, plan=plan_is_on(prepared) and not caches.refused)
+    return then if then != ahead else None
+
+
+def _rollback_s(ctx: Context, unit: str, good: str, starts: list[Start]) -> float | None:
+    """Seconds of going back: the last good profile as it was started last, found compiled."""
+    last = next((start for start in starts if start.profile == good), None)
+    if last is None:
+        return None
+    planned = last.plan in ("applied", "saved")
+    return past.predicted(ctx, unit, again(last.conditions, plan=planned), starts).total
 
 
 def text(found: ForecastView) -> str:
@@ -260,12 +243,27 @@ def text(found: ForecastView) -> str:
         drain = f"drain up to {found.drain_s:.0f} s" if found.drain_s else "they are aborted"
         lines.append(f"  {found.in_flight} requests in flight: {drain}")
     lines += [f"  note: {warning}" for warning in found.warnings]
-    if found.expected_s is not None:
-        again = f", next time {found.next_time_s:.1f} s" if found.next_time_s is not None else ""
-        lines.append(f"  expected: {found.expected_s:.1f} s, by earlier starts{again}")
+    lines += _seconds_words(found)
     if found.rollback_profile:
-        lines.append(f"  if it fails: back to {found.rollback_profile}")
+        about = f" (about {found.rollback_s:.1f} s)" if found.rollback_s is not None else ""
+        lines.append(f"  if it fails: back to {found.rollback_profile}{about}")
     return "\n".join(lines)
+
+
+def _seconds_words(found: ForecastView) -> list[str]:
+    """The sum and each phase with the starts that it is the median of."""
+    if found.live or not found.expected:
+        return []
+    if found.expected_s is not None:
+        then = f", next time {found.next_time_s:.1f} s" if found.next_time_s is not None else ""
+        lines = [f"  expected: {found.expected_s:.1f} s, by the phases of earlier starts{then}"]
+    else:
+        lines = ["  expected: unknown, not every phase has an earlier start to go by"]
+    for part in found.expected:
+        name = "answering" if part.phase is Phase.READY else part.phase
+        seconds = "unknown" if part.seconds is None else f"{part.seconds:.1f} s"
+        lines.append(f"    {name:12} {seconds:>8}  {part.basis}")
+    return lines
 
 
 def _gib(count: int) -> str:

@@ -17,8 +17,8 @@ from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import Verdict
 from engine_ctl.swap import caches, room
-from engine_ctl.swap.caches import Earlier
 from engine_ctl.swap.room import GIB, Device
+from engine_ctl.swap.seconds import Conditions, Start
 from engine_ctl.weights.refusals import CacheFeatures
 
 DATA = Path(__file__).parent.parent / "data" / "nvml"
@@ -129,21 +129,22 @@ def test_recorded_gpu(
     assert need.fits is fits, need
 
 
-FIRST = Earlier("a/1", "h1", "miss", "saved", 17.0)
-AGAIN = Earlier("a/2", "h1", "hit", "applied")
+MISS, HIT = Conditions(config="h1", compiled=False), Conditions(config="h1", compiled=True)
+FIRST = Start("a/1", "a", MISS, compile_s=17.0, plan="saved")
+AGAIN = Start("a/2", "a", HIT, plan="applied")
 
 
 def test_a_configuration_that_was_started_compiles_nothing() -> None:
     found = caches.judge([AGAIN, FIRST], "h1", eager=False, plan_on=True)
     assert "a/2 had this configuration" in found.compile
     assert "plan of a/2 applies" in found.plan
-    assert found.extra_s == 0.0
+    assert found.hit is True and found.planned
 
 
 def test_a_new_configuration_compiles_and_says_for_how_long() -> None:
     found = caches.judge([AGAIN, FIRST], "h2", eager=False, plan_on=True)
     assert "compiles" in found.compile and "17 s" in found.compile
-    assert found.extra_s == 17.0
+    assert found.hit is False and not found.planned
     assert "none of this configuration" in found.plan
 
 
@@ -158,4 +159,10 @@ def test_without_a_hash_the_changed_arguments_decide() -> None:
 def test_eager_compiles_nothing() -> None:
     found = caches.judge([FIRST], "h2", eager=True, plan_on=False)
     assert found.compile == "nothing is compiled (enforce_eager)"
-    assert found.extra_s == 0.0
+    assert found.hit is None
+
+
+def test_a_plan_that_vllm_did_not_take_is_not_counted_on() -> None:
+    refused = Start("a/3", "a", HIT, plan="refused")
+    found = caches.judge([refused, AGAIN], "h1", eager=False, plan_on=True)
+    assert found.refused and not found.planned and "did not take it at a/3" in found.plan
