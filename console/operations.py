@@ -40,8 +40,8 @@ class SnapshotFeed(Protocol):
 class Operations(Protocol):
     """Everything the console can do. A mutating call returns one line that says what happened.
 
-    start, stop, restart, swap, undo, bench and the preload calls must go on to their end when the
-    console leaves or dies meanwhile."""
+    What changes units must go on to its end when the console leaves or dies meanwhile, but for
+    what is over in a moment: reap, create, remove, preload_release."""
 
     def start(self, unit: str) -> str:
         """Start the unit with its profile file as it is now; returns when the run exists."""
@@ -79,6 +79,24 @@ class Operations(Protocol):
     def bench(self, unit: str) -> str:
         """Run the profile's bench against the running engine; returns the result in a line."""
 
+    def lora_load(self, unit: str, name: str, path: str) -> str:
+        """Load an adapter into the running engine."""
+
+    def lora_unload(self, unit: str, name: str) -> str:
+        """Take an adapter out of the running engine."""
+
+    def adapters(self, unit: str) -> tuple[tuple[str, str | None], ...]:
+        """Names and paths of the adapters that the running engine serves."""
+
+    def reset_prefix_cache(self, unit: str) -> str:
+        """Empty the running engine's prefix cache."""
+
+    def sleep(self, unit: str, level: int) -> str:
+        """Put the running engine to sleep: 1 keeps the weights in host memory, 2 does not."""
+
+    def wake(self, unit: str) -> str:
+        """Wake a sleeping engine."""
+
     def create(self, profile: str) -> str:
         """Make a unit from a profile; returns the unit's name."""
 
@@ -103,8 +121,8 @@ class Operations(Protocol):
     def weights(self) -> tuple[DaemonView, ...]:
         """Every rank and role of every preload daemon."""
 
-    def events(self, limit: int = 1000) -> tuple[Event, ...]:
-        """What happened and who did it, newest first."""
+    def events(self, limit: int = 1000, only: str = "") -> tuple[Event, ...]:
+        """What happened and who did it, newest first; `only` as the events screen's filter."""
 
     def profiles(self) -> tuple[ProfileSummary, ...]:
         """All profiles: the operator's own first, then the built-in ones."""

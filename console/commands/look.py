@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.commands.output import emit_json, json_option, table
+from console.commands.output import emit_json, emit_json_line, json_option, plain, table
 from engine_ctl.errors import Usage
+
+if TYPE_CHECKING:
+    from engine_ctl.model import Event
 
 
 @click.command()
@@ -281,22 +284,65 @@ def starts(unit: str, limit: int, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--unit", help="Only of this unit.")
-@click.option("-n", "--limit", type=int, default=50, show_default=True)
+@click.argument("words", nargs=-1, metavar="[WORD...]")
+@click.option("--unit", "units", multiple=True, help="Only of this unit (may be repeated).")
+@click.option("--kind", "kinds", multiple=True, help="start, stop, failure, swap, bench, …")
+@click.option("--level", "levels", multiple=True, help="info, warning, error; warning+: and up.")
+@click.option("--by", multiple=True, metavar="WHO", help="Who did it (a part of the name).")
+@click.option("--since", metavar="WHEN", help="30m, 2h, 14:05, today, 2026-11-29 14:05, …")
+@click.option("--until", metavar="WHEN", help="As --since.")
+@click.option("-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True)
+@click.option("-f", "--follow", is_flag=True, help="Go on as things happen.")
 @json_option
-def events(unit: str | None, limit: int, as_json: bool) -> None:
-    """What happened and who did it, newest last."""
-    from engine_ctl.operations.context import Context
-    from engine_ctl.state.events import last
+def events(
+    words: tuple[str, ...],
+    units: tuple[str, ...],
+    kinds: tuple[str, ...],
+    levels: tuple[str, ...],
+    by: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    limit: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """What happened and who did it, newest last.
 
-    found = last(Context().dirs, limit, unit=unit)
+    WORDs must all occur, whatever their case. With --json --follow: one event a line, without
+    an end."""
+    from engine_ctl.operations.context import Context
+    from engine_ctl.state import event_filter
+    from engine_ctl.state import events as store
+
+    keep = event_filter.make(
+        units=units, kinds=kinds, levels=levels, by=by, since=since, until=until, words=words
+    )
+    dirs = Context().dirs
+    if follow:
+        for event in store.follow(dirs, limit, keep.matches):
+            if as_json:
+                emit_json_line(_event(event))
+            else:
+                print(_event_line(event), flush=True)
+        return
+    found = store.last(dirs, limit, keep=keep.matches)
     if as_json:
-        emit_json({"events": found})
+        emit_json({"events": [_event(event) for event in found]})
         return
     if not found:
-        print("nothing has happened yet" + (f" to {unit}" if unit else ""))
+        print("nothing has happened yet" if keep == event_filter.EventFilter() else "no such event")
     for event in found:
-        when = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at))
-        mark = {"info": " ", "warning": "!", "error": "✗"}.get(event.severity, " ")
-        who = f" ({event.by})" if event.by else ""
-        print(f"{when} {mark} {event.unit or '–':16} {event.text}{who}")
+        print(_event_line(event))
+
+
+def _event(event: Event) -> dict[str, Any]:
+    from engine_ctl.state.event_filter import kind_of
+
+    return {**plain(event), "kind": kind_of(event)}
+
+
+def _event_line(event: Event) -> str:
+    when = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at))
+    mark = {"info": " ", "warning": "!", "error": "✗"}.get(event.severity, " ")
+    who = f" ({event.by})" if event.by else ""
+    return f"{when} {mark} {event.unit or '–':16} {event.text}{who}"

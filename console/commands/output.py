@@ -48,6 +48,12 @@ def emit_json(document: Any) -> None:
     sys.stdout.flush()
 
 
+def emit_json_line(document: Any) -> None:
+    """One document on one line, for output that does not end."""
+    sys.stdout.write(json.dumps(plain(document)) + "\n")
+    sys.stdout.flush()
+
+
 def table(rows: Sequence[Sequence[str]], heads: Sequence[str], right: Iterable[int] = ()) -> str:
     """Aligned columns; `right` are the indices of right-aligned ones."""
     right = set(right)

@@ -111,6 +111,10 @@ class DetailScreen(StokerScreen):
         """Ask again when this changes."""
         return (unit.unit, unit.run, unit.phase) if unit and self.PER_UNIT else ""
 
+    def narrowed(self, items: Sequence[Item]) -> list[Item]:
+        """The items that the filter's word lets through."""
+        return filtered(items, self.word)
+
     # Showing
 
     def on_mount(self) -> None:
@@ -134,7 +138,7 @@ class DetailScreen(StokerScreen):
             items = [_only(line(Span("  No unit is selected.", "muted")))]
         else:
             items = self.items(snapshot, unit, room)
-        found = filtered(items, self.word)
+        found = self.narrowed(items)
         if self.word and not found:
             found = [_only(line(Span(f"  Nothing contains “{clean(self.word)}”.", "muted")))]
         self.lines("body").set_items(found)
@@ -157,8 +161,8 @@ class DetailScreen(StokerScreen):
         stamp = self.stamp(unit)
         if stamp == self._asked:
             return
-        same_unit = isinstance(stamp, tuple) and isinstance(self._asked, tuple)
-        if not (same_unit and stamp[:1] == cast("tuple[object, ...]", self._asked)[:1]):
+        before = self._asked
+        if not (isinstance(stamp, tuple) and isinstance(before, tuple) and stamp[:1] == before[:1]):
             self.answer, self.error = None, None
         self._asked = stamp
         self.ask()

@@ -1,4 +1,6 @@
-"""The console's operations on the real thing: one object, every call blocking and in words."""
+"""What the console looks at, and what it changes in a moment, in its own process.
+
+What takes longer runs as a command of its own session (see console.wiring)."""
 
 from __future__ import annotations
 
@@ -21,38 +23,23 @@ from engine_ctl.answers import (
 )
 from engine_ctl.errors import Failed
 from engine_ctl.model import Event
-from engine_ctl.operations import catalogue, explain, lifecycle, reaping, swapping, weights
+from engine_ctl.operations import catalogue, explain, lifecycle, reaping, weights
 from engine_ctl.operations.context import Context
-from engine_ctl.state import events
+from engine_ctl.state import event_filter, events
 from engine_ctl.swap.forecast import forecast as forecast_of
-from engine_ctl.swap.journal import Outcome, SwapRecord
 
 if TYPE_CHECKING:
     from engine_ctl.tune.rows import Comparison
 
 
-class RealOperations:
-    """Implements the console's `Operations` protocol. Safe to call from several threads: every
-    call works on files under locks and keeps nothing."""
+class DirectOperations:
+    """The part of the console's `Operations` protocol that needs no process of its own. Safe to
+    call from several threads: every call works on files under locks and keeps nothing."""
 
     def __init__(self, ctx: Context | None = None) -> None:
         self.ctx = ctx or Context()
 
     # Runs
-
-    def start(self, unit: str) -> str:
-        run = lifecycle.start(self.ctx, unit)
-        return f"{run.id} started on port {run.spec().client_port}"
-
-    def stop(self, unit: str) -> str:
-        done = lifecycle.stop(self.ctx, unit)
-        if done["how"] == "already":
-            return f"{unit} was not running"
-        return f"{done['run']} stopped in {done['seconds']:.1f} s"
-
-    def restart(self, unit: str) -> str:
-        done = lifecycle.restart(self.ctx, unit, lambda _: None, wait=True)
-        return f"{done['run']} ready in {done['start_s'] or 0:.1f} s"
 
     def remove(self, unit: str) -> str:
         lifecycle.remove(self.ctx, unit)
@@ -73,40 +60,22 @@ class RealOperations:
             raise Failed(f"ended {len(ended)}, but still there: {left}")
         return f"ended {len(ended)} leftover process(es)"
 
-    # Swaps
-
-    def swap(self, unit: str, profile: str) -> str:
-        return _outcome(swapping.swap_to(self.ctx, unit, profile, lambda _: None))
-
-    def undo(self, unit: str) -> str:
-        return _outcome(swapping.undo(self.ctx, unit, lambda _: None))
+    # Looks
 
     def forecast(self, unit: str, profile: str | None = None) -> ForecastView:
         return forecast_of(self.ctx, unit, profile)
-
-    def bench(self, unit: str) -> str:
-        from engine_ctl.tune.operation import bench_in_words
-
-        return bench_in_words(self.ctx, unit)
 
     def tuning(self, unit: str) -> Comparison | None:
         from engine_ctl.tune.rows import latest
 
         return latest(self.ctx, unit)
 
+    def adapters(self, unit: str) -> tuple[tuple[str, str | None], ...]:
+        from engine_ctl.live import operations as live
+
+        return tuple((a["name"], a["path"]) for a in live.status(self.ctx, unit)["adapters"])
+
     # Weights
-
-    def preload_start(self, unit: str) -> str:
-        run = weights.preload_start(self.ctx, unit)
-        return f"{run.id} loads the weights"
-
-    def preload_stop(self, unit: str) -> str:
-        done = weights.preload_stop(self.ctx, unit, confirmed=True)
-        return f"{done['unit']} stopped in {done['seconds']:.1f} s"
-
-    def preload_reload(self, unit: str) -> str:
-        run = weights.preload_reload(self.ctx, unit, confirmed=True)
-        return f"{run.id} loads the weights again"
 
     def preload_release(self, unit: str) -> str:
         weights.preload_release(self.ctx, unit)
@@ -120,14 +89,14 @@ class RealOperations:
     def why(self, unit: str, run: str | None = None) -> FailureCard | None:
         return explain.why(self.ctx, unit, run)
 
-    def apply(self, unit: str, fixes: tuple[Fix, ...]) -> str:
+    def write_fixes(self, unit: str, fixes: tuple[Fix, ...]) -> None:
+        """Write proposed values into the unit's own profile file; a restart applies them."""
         from profiles.writing import edit
 
         record = self.ctx.store.load(unit)
         path = catalogue.own_file(self.ctx, record.profile)
         edit(path, {("args", fix.key): _value(fix.proposed) for fix in fixes})
         self.ctx.event(unit, "; ".join(f"{f.key} {f.now} → {f.proposed}" for f in fixes))
-        return self.restart(unit)
 
     def kernels(self, unit: str) -> tuple[KernelChoice, ...]:
         return explain.kernels(self.ctx, unit)
@@ -135,8 +104,9 @@ class RealOperations:
     def starts(self, unit: str) -> tuple[StartRecord, ...]:
         return explain.starts(self.ctx, unit)
 
-    def events(self, limit: int = 1000) -> tuple[Event, ...]:
-        return tuple(reversed(events.last(self.ctx.dirs, limit)))
+    def events(self, limit: int = 1000, only: str = "") -> tuple[Event, ...]:
+        keep = event_filter.parse(only).matches if only else None
+        return tuple(reversed(events.last(self.ctx.dirs, limit, keep=keep)))
 
     # Profiles
 
@@ -157,12 +127,6 @@ class RealOperations:
 
     def arguments(self, prefix: str, runtime: str | None = None) -> tuple[ArgumentHelp, ...]:
         return catalogue.completions(self.ctx, prefix, runtime)
-
-
-def _outcome(done: SwapRecord) -> str:
-    if done.outcome is not Outcome.COMMITTED:
-        raise Failed(f"{done.unit}: {done.outcome}: {done.reason}")
-    return f"{done.unit} runs {done.profile.name} after {done.seconds or 0:.1f} s"
 
 
 def _value(text: str) -> object:

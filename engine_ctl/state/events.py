@@ -6,8 +6,9 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -57,31 +58,98 @@ def _rotate(path: Path, fd: int) -> None:
             os.replace(path, path.with_name("events.jsonl.1"))
 
 
-def last(dirs: Dirs, count: int, *, unit: str | None = None) -> list[Event]:
-    """The newest `count` events, oldest first; with `unit`, of that unit only.
+Keep = Callable[[Event], bool]
 
-    Lines that cannot be read are skipped."""
+
+def last(
+    dirs: Dirs,
+    count: int,
+    *,
+    unit: str | None = None,
+    keep: Keep | None = None,
+    end: int | None = None,
+) -> list[Event]:
+    """The newest `count` events, oldest first; of `unit` only, and of those that `keep` keeps.
+
+    `end`: only those before this offset of events.jsonl. Lines that cannot be read are skipped."""
     found: list[Event] = []
-    for name in ("events.jsonl", "events.jsonl.1"):
-        for line in _lines_backwards(dirs.state / name):
-            try:
-                event = msgspec.json.decode(line, type=Event)
-            except (msgspec.DecodeError, msgspec.ValidationError):
+    for name, stop in (("events.jsonl", end), ("events.jsonl.1", None)):
+        for line in _lines_backwards(dirs.state / name, stop):
+            if len(found) >= count:
+                return found[::-1]
+            event = _decode(line)
+            if event is None or (unit is not None and event.unit != unit):
                 continue
-            if unit is None or event.unit == unit:
+            if keep is None or keep(event):
                 found.append(event)
-                if len(found) >= count:
-                    return found[::-1]
     return found[::-1]
 
 
-def _lines_backwards(path: Path) -> Iterator[bytes]:
+def follow(
+    dirs: Dirs, count: int, keep: Keep | None = None, *, pause_s: float = 0.2
+) -> Iterator[Event]:
+    """The newest `count` events, then each new one as it is written; never ends."""
+    path = dirs.state / "events.jsonl"
+    file = _open(path)
+    position = file.seek(0, os.SEEK_END) if file else 0
+    try:
+        yield from last(dirs, count, keep=keep, end=position)
+        rest = b""
+        while True:
+            data = b""
+            if file is not None:
+                file.seek(position)
+                data = file.read()
+                position += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for event in map(_decode, lines):
+                if event is not None and (keep is None or keep(event)):
+                    yield event
+            if data:
+                continue
+            if file is None or not _same(file, path):
+                newer = _open(path)
+                if newer is not None:
+                    if file is not None:
+                        file.close()
+                    file, position, rest = newer, 0, b""
+                    continue
+            time.sleep(pause_s)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _decode(line: bytes) -> Event | None:
+    try:
+        return msgspec.json.decode(line, type=Event)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except OSError:
+        return None
+
+
+def _same(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return True
+
+
+def _lines_backwards(path: Path, end: int | None) -> Iterator[bytes]:
     try:
         file = path.open("rb")
     except OSError:
         return
     with file:
         position = file.seek(0, os.SEEK_END)
+        if end is not None:
+            position = min(position, end)
         rest = b""
         while position:
             size = min(_CHUNK, position)

@@ -282,7 +282,7 @@ def ops() -> Ops:
         "why": lambda unit: CARD if unit == "long-ctx" else None,
         "kernels": KERNELS,
         "weights": DAEMONS,
-        "events": lambda limit: events(),
+        "events": lambda limit, only="": events(),
         "forecast": lambda unit, profile: REFUSED if profile == "long-context" else FORECAST,
         "profiles": PROFILES,
         "profile": detail,

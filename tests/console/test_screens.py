@@ -130,6 +130,14 @@ async def test_events_filter(until: Any) -> None:
         assert "fell back" in painted(app)
         await pilot.press("escape")
         await until(pilot, lambda: "daemon ready" in painted(app))
+        await pilot.press("slash", *"level:warning", "enter")
+        await until(pilot, lambda: "daemon ready" not in painted(app))
+        assert "fell back" in painted(app)
+        assert "oom_graph_capture" not in painted(app)
+        await until(pilot, lambda: ("events", 2000, "level:warning") in app.ops.calls)
+        await pilot.press("slash", *"+ kind:swop")
+        await until(pilot, lambda: "no kind of event is called swop" in painted(app))
+        assert "daemon ready" in painted(app)
 
 
 async def test_profiles_show_difference_and_edit(until: Any) -> None:

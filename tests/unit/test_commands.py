@@ -240,3 +240,25 @@ def test_a_fault_of_our_own_is_one_line_too(
     monkeypatch.setenv("STOKER_TRACEBACK", "1")
     with pytest.raises(RuntimeError):
         run(["ps"])
+
+
+def test_events_are_filtered_by_what_an_operator_names(dirs: Dirs, document: Document) -> None:
+    from engine_ctl.state import events
+    from engine_ctl.state.store import Store
+
+    Store(dirs)
+    events.record(dirs, "a", "started with profile p", by="anna")
+    events.record(dirs, "a", "failed to start: oom", severity="error", by="anna")
+    events.record(dirs, "b", "b/1 failed: killed by SIGKILL", severity="error", by="shim")
+
+    def units(line: str) -> list[tuple[str, str]]:
+        found = document("events", *line.split())["events"]
+        return [(event["unit"], event["kind"]) for event in found]
+
+    assert units("") == [("a", "start"), ("a", "failure"), ("b", "failure")]
+    assert units("--by shim") == [("b", "failure")]
+    assert units("--kind start --kind failure --unit a") == [("a", "start"), ("a", "failure")]
+    assert units("--level warning+ --since 1h") == [("a", "failure"), ("b", "failure")]
+    assert units("sigkill") == [("b", "failure")]
+    assert units("--until yesterday") == []
+    assert units("-n 1") == [("b", "failure")]

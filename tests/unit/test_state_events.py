@@ -105,3 +105,33 @@ def test_a_full_disk_loses_events_and_nothing_else(
     disk.event(str(dirs.state), "a", "lost too")
     monkeypatch.setattr(os, "write", real)
     assert [event.text for event in events.last(dirs, 5)] == ["kept"]
+
+
+def test_following_gives_the_last_ones_then_each_new_one_across_rotation(
+    dirs: Dirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        events.append(dirs, Event(at=float(number), unit="a", text=f"n{number}"))
+    seen = events.follow(dirs, 2, lambda event: event.unit == "a", pause_s=0.001)
+    assert [next(seen).text, next(seen).text] == ["n3", "n4"]
+    events.append(dirs, Event(at=5.0, unit="b", text="another's"))
+    events.append(dirs, Event(at=5.0, unit="a", text="n5"))
+    assert next(seen).text == "n5"
+    monkeypatch.setattr(events, "ROTATE_BYTES", 1)
+    events.append(dirs, Event(at=6.0, unit="a", text="n6"))
+    monkeypatch.setattr(events, "ROTATE_BYTES", 1 << 20)
+    events.append(dirs, Event(at=7.0, unit="a", text="n7"))
+    assert next(seen).text == "n6"
+    assert next(seen).text == "n7"
+    seen.close()
+
+
+def test_following_begins_before_there_is_a_file(dirs: Dirs) -> None:
+    seen = events.follow(dirs, 10, pause_s=0.001)
+    writer = threading.Thread(target=events.record, args=(dirs, "a", "first"))
+    writer.start()
+    try:
+        assert next(seen).text == "first"
+    finally:
+        writer.join()
+        seen.close()
