@@ -42,11 +42,12 @@ def _palette() -> type[Provider]:
 
 
 def _bindings() -> list[BindingType]:
-    return [
+    found: list[BindingType] = [
         Binding(entry.keys, f"do('{entry.id}')", entry.title, show=False, id=entry.id)
         for entry in actions.ACTIONS
         if entry.id != "palette"
-    ] + [Binding(str(n), f"jump({n})", show=False) for n in range(1, 10)]
+    ]
+    return [*found, *(Binding(str(n), f"jump({n})", show=False) for n in range(1, 10))]
 
 
 class StokerApp(App[None]):

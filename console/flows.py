@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from console import actions
+from console.live_flows import LiveFlows
 from console.messages import OperationEnded
 from console.view import confirm
 from engine_ctl.model import Kind, Phase, UnitView
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from engine_ctl.answers import Fix
 
 _OPERATING = ("start", "stop", "restart", "undo", "bench", "remove", "reload", "release")
-# These run in a session of their own and go on without the console.
-_SURVIVE = {"start", "stop", "restart", "undo", "bench", "reload", "swap"}
+# These do not run in a session of their own: leaving the console would cut them off.
+_OURS = {"remove", "release", "reap", "create"}
 
 
 class Flows:
@@ -25,6 +25,7 @@ class Flows:
 
     def __init__(self, app: StokerApp) -> None:
         self.app = app
+        self.live = LiveFlows(self)
         self.pending: dict[str, str] = {}
 
     def perform(self, id: str, target: str = "") -> None:
@@ -42,8 +43,12 @@ class Flows:
             if unit is None:
                 self.app.say("Select a unit first.", "warn")
                 return
-            if not entry.allowed(unit):
-                self.app.say(f"{unit.unit}: {_refusal(entry, unit)}", "warn")
+            why = actions.refusal(entry, unit)
+            if why is not None:
+                self.app.say(f"{unit.unit}: {why}.", "warn")
+                return
+            if entry.group == "Live":
+                self.live.perform(id, unit)
                 return
         if id in _OPERATING and unit is not None:
             self._operate(entry, unit)
@@ -78,7 +83,7 @@ class Flows:
                 return
             now = self.app.unit_named(unit.unit)
             if now is None or not entry.allowed(now):
-                state = _state(now) if now else "gone"
+                state = actions.state_words(now) if now else "gone"
                 self.app.say(f"{unit.unit}: not done, it is {state} by now.", "warn")
                 return
             then(now)
@@ -242,7 +247,7 @@ class Flows:
         elif actions.action("restart").allowed(now):
             self.run("restart", now)
         else:
-            self.app.say(f"{unit}: not done, it is {_state(now)} by now.", "warn")
+            self.app.say(f"{unit}: not done, it is {actions.state_words(now)} by now.", "warn")
 
     def edit_profile(self, profile: str | None) -> None:
         """Open the editor on a profile."""
@@ -258,9 +263,17 @@ class Flows:
 
         def chosen(profile: str | None) -> None:
             if profile:
-                self.begin("create", profile, lambda: self.app.ops.create(profile))
+                self.create(profile)
 
         self.app.push_screen(ChooseProfile("New unit from", None), chosen)
+
+    def create(self, profile: str) -> None:
+        """Make a unit of a profile; it is not started."""
+
+        def make() -> str:
+            return f"unit {self.app.ops.create(profile)} made of {profile}: s starts it"
+
+        self.begin("create", profile, make)
 
     def do_next_unit(self, unit: UnitView | None, target: str) -> None:
         self.app.deck.lines("units").action_move(1)
@@ -293,7 +306,7 @@ class Flows:
         self.app.action_command_palette()
 
     def do_leave(self, unit: UnitView | None, target: str) -> None:
-        if set(self.pending.values()) <= _SURVIVE:
+        if _OURS.isdisjoint(self.pending.values()):
             self.app.exit()
             return
         from console.screens.confirm import ConfirmScreen
@@ -310,22 +323,3 @@ class Flows:
         self.app.push_screen(
             ConfirmScreen(confirm.leave(self.pending), "leave when done"), answered
         )
-
-
-def _refusal(entry: actions.Action, unit: UnitView) -> str:
-    alike = replace(unit, kind=Kind.ENGINE)
-    if unit.kind is not Kind.ENGINE and entry.allowed(alike):
-        return f"{entry.title} is not for a {unit.kind}."
-    if entry.id in _NOTHING:
-        return _NOTHING[entry.id]
-    return f"{entry.title} is not possible while {_state(unit)}."
-
-
-_NOTHING = {
-    "why": "nothing to explain: the last run did not fail or fall back.",
-    "hints": "no hints: nothing noticed that could be better.",
-}
-
-
-def _state(unit: UnitView) -> str:
-    return "stopped" if unit.phase is None else str(unit.phase)

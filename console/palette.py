@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -11,12 +12,16 @@ from console import actions
 if TYPE_CHECKING:
     from console.app import StokerApp
 
+_ENTRIES = tuple(entry for entry in actions.ACTIONS if entry.id != "palette")
+
 
 class ActionProvider(Provider):
-    """Every action that the selected unit allows now, and the themes."""
+    """Every action that the selected unit allows now, and the themes. A search finds the others
+    too, after these, with what stands against them."""
 
     async def discover(self) -> Hits:
-        for entry in self._entries():
+        unit = self._stoker.shown_screen.unit
+        for entry in (entry for entry in _ENTRIES if actions.is_allowed(entry, unit)):
             yield DiscoveryHit(
                 f"{entry.title}  [{entry.key}]".replace("[", "\\["),
                 self._runner(entry.id),
@@ -30,15 +35,21 @@ class ActionProvider(Provider):
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for entry in self._entries():
+        unit = self._stoker.shown_screen.unit
+        for entry in _ENTRIES:
             score = max(matcher.match(entry.title), matcher.match(entry.help) * 0.6)
             if score > 0:
+                text = entry.help
+                if not actions.is_allowed(entry, unit):
+                    score *= 0.5
+                    why = actions.refusal(entry, unit) if unit else "select a unit first"
+                    text = f"not now: {why}"
                 yield Hit(
                     score,
                     matcher.highlight(entry.title),
                     self._runner(entry.id),
                     text=entry.title,
-                    help=f"{entry.key}  {entry.help}",
+                    help=f"{entry.key}  {text}",
                 )
         for theme in sorted(self.app.available_themes):
             score = matcher.match(f"theme {theme}")
@@ -51,11 +62,9 @@ class ActionProvider(Provider):
                     help="Change the colours.",
                 )
 
-    def _entries(self) -> list[actions.Action]:
-        app = cast("StokerApp", self.app)
-        unit = app.selected_unit
-        return [e for e in actions.ACTIONS if e.id != "palette" and actions.is_allowed(e, unit)]
+    @property
+    def _stoker(self) -> StokerApp:
+        return cast("StokerApp", self.app)
 
-    def _runner(self, id: str) -> object:
-        app = cast("StokerApp", self.app)
-        return lambda: app.flows.perform(id)
+    def _runner(self, id: str) -> Callable[[], None]:
+        return lambda: self._stoker.flows.perform(id)

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.model import Snapshot
+
+if TYPE_CHECKING:
+    from engine_ctl.answers import Fix
 
 _ERRORS: dict[int, type[StokerError]] = {1: Failed, 2: Usage, 3: NotFound, 4: Busy}
 
@@ -57,17 +60,17 @@ class ConsoleOperations:
     """The console's `Operations`: looks in this process, changes by commands of their own."""
 
     @cached_property
-    def _real(self) -> Any:
-        from engine_ctl.operations.facade import RealOperations
+    def _here(self) -> Any:
+        from engine_ctl.operations.facade import DirectOperations
 
-        return RealOperations()
+        return DirectOperations()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            return getattr(self._real, name)(*arguments, **named)
+            return getattr(self._here, name)(*arguments, **named)
 
         return call
 
@@ -93,6 +96,10 @@ class ConsoleOperations:
         done = detached("undo", unit, "--yes")
         return f"{unit} runs {done.get('to')} again after {_seconds(done.get('seconds'))}"
 
+    def apply(self, unit: str, fixes: tuple[Fix, ...]) -> str:
+        self._here.write_fixes(unit, fixes)
+        return self.restart(unit)
+
     def preload_start(self, unit: str) -> str:
         return f"{detached('preload', 'start', unit, '--no-wait').get('run')} loads the weights"
 
@@ -107,6 +114,25 @@ class ConsoleOperations:
     def bench(self, unit: str) -> str:
         done = detached("bench", unit)
         return f"{unit}: {_seconds(done.get('seconds'))}, {done.get('summary', 'measured')}"
+
+    def lora_load(self, unit: str, name: str, path: str) -> str:
+        return _live(unit, "lora", "load", name, path)
+
+    def lora_unload(self, unit: str, name: str) -> str:
+        return _live(unit, "lora", "unload", name)
+
+    def reset_prefix_cache(self, unit: str) -> str:
+        return _live(unit, "reset-prefix-cache")
+
+    def sleep(self, unit: str, level: int) -> str:
+        return _live(unit, "sleep", "--level", str(level), "--yes")
+
+    def wake(self, unit: str) -> str:
+        return _live(unit, "wake")
+
+
+def _live(unit: str, *words: str) -> str:
+    return f"{unit}: {detached('live', unit, *words).get('done')}"
 
 
 class LazyFeed:

@@ -146,7 +146,10 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class UnitView:
-    """One row of the deck: a unit (engine, preload, standby) and its current run."""
+    """One row of the deck: a unit (engine, preload, standby) and its current run.
+
+    `live` names each change that needs no restart ("lora load", "sleep", …) with what stands
+    against it in a line, "" where nothing does; None where it is not known."""
 
     unit: str
     kind: Kind
@@ -174,6 +177,7 @@ class UnitView:
     note: str = ""
     memory_bytes: int | None = None
     runtime: str | None = None
+    live: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,8 @@ from engine_ctl.model import Kind
 
 if TYPE_CHECKING:
     from engine_ctl.model import Snapshot
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,59}")
 
 
 class ProfilesScreen(StokerScreen):
@@ -159,7 +162,7 @@ class ProfilesScreen(StokerScreen):
     def action_create(self) -> None:
         name = self.lines("list").key
         if name is not None:
-            self.stoker.flows.begin("create", name, lambda: self.stoker.ops.create(name))
+            self.stoker.flows.create(name)
 
     def action_copy(self) -> None:
         """A profile of the operator's own that extends this one, in the editor."""
@@ -167,14 +170,22 @@ class ProfilesScreen(StokerScreen):
         if parent is None:
             return
         from console.screens.editor import EditorScreen
-        from console.screens.name import NameScreen
-
-        def named(name: str | None) -> None:
-            if name:
-                self.app.push_screen(EditorScreen(name, f"extends: {parent}\nargs:\n  "))
+        from console.screens.form import Field, FormScreen
 
         taken = {profile.name for profile in self._profiles or ()}
-        self.app.push_screen(NameScreen(f"A profile that extends {parent}", taken), named)
+
+        def problem(name: str) -> str | None:
+            if name in taken:
+                return "there is one of that name"
+            return None if _NAME.fullmatch(name) else "letters, digits, “-”, “.” and “_”"
+
+        def named(values: tuple[str, ...] | None) -> None:
+            if values:
+                self.app.push_screen(EditorScreen(values[0], f"extends: {parent}\nargs:\n  "))
+
+        fields = (Field("name", "what the new profile is called", problem),)
+        title = f"A profile that extends {clean(parent)}"
+        self.app.push_screen(FormScreen(title, fields, "edit it"), named)
 
     def action_other_side(self) -> None:
         right = self.lines("detail")

@@ -29,8 +29,8 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
             "  No preload daemon. A profile with a `preload:` section makes one:",
             "  it keeps the weights on the GPU, and an engine maps them in a fraction of a second.",
         )
-        lines = tuple(clip_line(line(Span(text, "muted")), cells) for text in texts)
-        return [Item(None, ((), *lines))]
+        said = tuple(clip_line(line(Span(text, "muted")), cells) for text in texts)
+        return [Item(None, ((), *said))]
     columns = fit(COLUMNS, cells - 4)
     found = [Item(None, ((), (Span("   "), *heading(columns))))]
     for daemon in daemons:

@@ -80,6 +80,13 @@ def problem(action: Action, found: Features, profile: str) -> str | None:
     return None
 
 
+def refusals(spec: RunSpec, profile: Profile | None) -> dict[str, str]:
+    """Each change by name with what stands against it, "" where nothing does."""
+    found = features_of(spec, profile)
+    name = profile.name if profile is not None else spec.profile or "?"
+    return {action.value: problem(action, found, name) or "" for action in Action}
+
+
 def _needs(profile: str, name: str, what: str) -> str:
     extra = ", with a loopback host" if name == DEV_MODE else ""
     return f'to {what}, profile {profile} must have env: {{{name}: "1"}}{extra}; then restart'

@@ -57,6 +57,7 @@ class UnitWatch:
         self.drift_known = False
         self.window: EngineWindow | None = None
         self.weights_now: tuple[Reason, ...] = ()
+        self._live: dict[str, str] | None = None
         self._store = store
         self._remember = remember
         self._log: RunLog | None = None
@@ -95,6 +96,7 @@ class UnitWatch:
         self._statistics = None
         self.drift, self.drift_known = (), False
         self.weights_now = ()
+        self._live = None
         if self.window is not None:
             self.window.restart()
         if run is not None:
@@ -207,6 +209,7 @@ class UnitWatch:
             hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
             note=self.problem or self._doing or note_of(life, phase, kind, healthy, error),
             runtime=spec.runtime,
+            live=self._changes(run, spec) if alive and kind is Kind.ENGINE else None,
         )
 
     @property
@@ -307,6 +310,18 @@ class UnitWatch:
         if self._log is None or phase not in STARTING:
             return None
         return self._log.start.timeline.progress
+
+    def _changes(self, run: Run, spec: RunSpec) -> dict[str, str] | None:
+        """What stands against each change without a restart; None when nobody watches on."""
+        if self._live is None and self._remember:
+            from engine_ctl.live.requirements import refusals
+            from engine_ctl.operations import snapshots
+
+            try:
+                self._live = refusals(spec, snapshots.load(run))
+            except Failed:
+                self._live = {}
+        return self._live
 
     def _hints(self, load: EngineLoad | None) -> tuple[str, ...]:
         if load is None or not self._remember:

@@ -67,11 +67,6 @@ def bench(
         return measure(ctx, engine, asked, tell, told)
 
 
-def bench_in_words(ctx: Context, unit: str) -> str:
-    """Run the profile's benchmark against the running engine; the result in one line."""
-    return f"{unit}: {summary(bench(ctx, unit))}"
-
-
 @contextlib.contextmanager
 def measuring(ctx: Context, unit: str) -> Iterator[None]:
     """Nobody else measures this unit meanwhile. Raises Busy, naming who does.

@@ -53,6 +53,27 @@ def test_what_is_allowed(view: UnitView, allowed: set[str], refused: set[str]) -
     assert not refused & found
 
 
+def test_live_changes_need_an_engine_that_can_and_that_serves() -> None:
+    can = {"sleep": "", "wake": "", "lora load": "profile p starts no adapters"}
+    ready = unit(Phase.READY, live=can)
+    assert {"sleep"} <= ids(ready) and not {"wake", "adapter_load"} & ids(ready)
+    assert actions.refusal(actions.action("adapter_load"), ready) == "profile p starts no adapters"
+    assert "wake" in ids(unit(Phase.SLEEPING, live=can))
+    assert not {"sleep", "wake", "reset_cache"} & ids(unit(Phase.CAPTURING, live=can))
+    daemon = unit(Phase.READY, Kind.PRELOAD)
+    assert actions.refusal(actions.action("sleep"), daemon) == "sleep is not for a preload"
+
+
+def test_every_refusal_is_words_and_nothing_allowed_is_refused() -> None:
+    for kind in Kind:
+        for phase in (None, *Phase):
+            view = unit(phase, kind)
+            for entry in actions.ACTIONS:
+                why = actions.refusal(entry, view)
+                assert (why is None) is actions.is_allowed(entry, view)
+                assert why is None or len(why.split()) > 2
+
+
 def test_nothing_selected_leaves_the_deck_actions() -> None:
     assert {"profiles", "weights", "ledger", "help", "leave", "new"} <= ids(None)
     assert not {"start", "stop", "swap"} & ids(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -296,3 +297,88 @@ async def test_the_consoles_own_word_gives_way_to_events(until: Any) -> None:
         assert app.snapshot is not None
         app.feed.give(replace(app.snapshot, at=app.snapshot.at + 61))  # type: ignore[attr-defined]
         await until(pilot, lambda: "✓ done" not in painted(app))
+
+
+POSSIBLE = dict.fromkeys(("lora load", "lora unload", "reset-prefix-cache", "sleep", "wake"), "")
+
+
+def live(ops: fakes.Ops, **more: Any) -> Any:
+    first, *rest = fakes.gpu_units()
+    first = replace(first, live=POSSIBLE, **more)
+    return make(replace(fakes.gpu_snapshot(), units=(first, *rest)), ops=ops)
+
+
+async def test_an_adapter_is_loaded_by_name_and_path(
+    until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adapters" / "red").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    ops = answers.ops()
+    app = live(ops)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("A")
+        await until(pilot, lambda: "Load a LoRA adapter into chat-8b" in painted(app))
+        await pilot.press(*"a=b")
+        await until(pilot, lambda: "✗ name: no blanks" in painted(app))
+        await pilot.press("enter", "backspace", "backspace", "backspace")
+        assert not asked(ops, "lora_load")
+        await pilot.press(*"red", "enter")
+        await pilot.press(*"adapters/r")
+        await until(pilot, lambda: "adapters/red" in painted(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: asked(ops, "lora_load"))
+        assert asked(ops, "lora_load") == [("lora_load", "chat-8b", "red", "adapters/red")]
+
+
+async def test_an_adapter_to_unload_is_chosen_from_those_loaded(until: Any) -> None:
+    ops = answers.ops()
+    ops.answers["adapters"] = (("red", "/adapters/red"), ("blue", None))
+    app = live(ops)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("U")
+        await until(pilot, lambda: "/adapters/red" in painted(app))
+        await pilot.press("down", "enter")
+        await until(
+            pilot, lambda: asked(ops, "lora_unload") == [("lora_unload", "chat-8b", "blue")]
+        )
+        ops.answers["adapters"] = ()
+        await until(pilot, lambda: not app.flows.pending)
+        await pilot.press("U")
+        await until(pilot, lambda: "no adapter is loaded" in painted(app))
+
+
+async def test_sleep_says_what_it_costs_and_wake_comes_first_then(until: Any) -> None:
+    ops = answers.ops()
+    app = live(ops)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("z")
+        await until(pilot, lambda: "12 requests run and are aborted" in painted(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: asked(ops, "sleep") == [("sleep", "chat-8b", 1)])
+        await until(pilot, lambda: not app.flows.pending)
+        app.feed.change("chat-8b", phase=Phase.SLEEPING, load=None)
+        await until(pilot, lambda: "Z wake" in shown(app, "footer"))
+        await pilot.press("Z")
+        await until(pilot, lambda: asked(ops, "wake") == [("wake", "chat-8b")])
+
+
+async def test_a_live_change_that_the_profile_does_not_allow_says_what_it_lacks(until: Any) -> None:
+    ops = answers.ops()
+    lacks = POSSIBLE | {"reset-prefix-cache": "profile p must have DEV_MODE; then restart"}
+    first, *rest = fakes.gpu_units()
+    units = (replace(first, live=lacks), *rest)
+    app = make(replace(fakes.gpu_snapshot(), units=units), ops=ops)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("C")
+        await until(pilot, lambda: "chat-8b: profile p must have DEV_MODE" in painted(app))
+        assert not asked(ops, "reset_prefix_cache")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "not now: profile p must have DEV_MODE" in shown(app, "body"))
+        await pilot.press("escape", "ctrl+p")
+        await until(pilot, lambda: app.screen is not app.deck)
+        await pilot.press(*"clear")
+        await until(pilot, lambda: "not now: profile p must have" in painted(app))
