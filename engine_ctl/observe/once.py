@@ -45,7 +45,9 @@ def snapshot_once(
     if units is None and any(watch.spec and watch.spec.kind is Kind.PRELOAD for watch in watches):
         from engine_ctl.observe.weights import WeightsWatch
 
-        WeightsWatch(store).look(watches)
+        weights = WeightsWatch(store)
+        weights.look(watches)
+        weights.close()
     now, wall = time.monotonic(), time.time()
     problems = (*listing.problems, *(watch.problem for watch in watches if watch.problem))
     return Snapshot(

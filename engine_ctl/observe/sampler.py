@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +71,7 @@ class Sampler:
         self._last: Snapshot | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._wake: tuple[int, int] | None = None
 
     # ------------------------------------------------------------------ the thread
 
@@ -77,6 +80,7 @@ class Sampler:
         if self._thread is not None:
             return
         self._stopping.clear()
+        self._wake = os.pipe()
         self._thread = threading.Thread(
             target=self._run, args=(callback,), name="stoker-sampler", daemon=True
         )
@@ -86,8 +90,14 @@ class Sampler:
         """End. No call of the callback follows; waits at most for the sample in progress."""
         thread, self._thread = self._thread, None
         self._stopping.set()
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            os.write(wake[1], b"x")
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        for fd in wake or ():
+            os.close(fd)
+        self._weights.close()
         self._scraper.close()
         self._machine.close()
 
@@ -98,7 +108,19 @@ class Sampler:
             if not self._stopping.is_set():
                 callback(snapshot)
             due = max(due + self._interval, self._clock())
-            self._stopping.wait(max(0.0, due - self._clock()))
+            self._sleep(max(0.0, due - self._clock()))
+            due = min(due, self._clock())
+
+    def _sleep(self, seconds: float) -> None:
+        """Until then, until `stop`, or until the end of a daemon's process."""
+        wake = self._wake
+        if wake is None or self._stopping.is_set():
+            return
+        poll = select.poll()
+        for fd in (wake[0], *self._weights.fds()):
+            poll.register(fd, select.POLLIN)
+        poll.poll(int(seconds * 1000))
+        self._weights.settle()
 
     def _guarded(self) -> Snapshot:
         """A console that stops updating without a word is worse than one that says why."""

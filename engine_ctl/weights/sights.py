@@ -205,6 +205,16 @@ def partial(sight: DaemonSight, gone: Sequence[RankKey]) -> Reason:
     )
 
 
+def unreachable(sight: DaemonSight, keys: Sequence[RankKey]) -> Reason:
+    """What to say when ranks run on, but their socket directory has vanished."""
+    names = ", ".join(f"{key.role} {key.rank}" for key in keys)
+    return Reason(
+        "wc_daemon_partial",
+        f"engines will load from disk: reload {sight.unit}",
+        f"the directory of {keys[0].socket} has vanished: nobody reaches rank {names}",
+    )
+
+
 def complete(sight: DaemonSight) -> tuple[Phase | None, Reason | None]:
     """Phase and trouble of a daemon. Ready is said only when every rank's socket answers; a lost
     rank (which vLLM's launcher does not report) is `wc_daemon_partial`."""
