@@ -165,7 +165,7 @@ class Standby:
             "features": warm.features,
             "pid": os.getpid(),
             "identity": self.options.identity,
-            "memory": memory(),
+            "memory": {} if request.get("brief") else memory(),
             "threads": threads(),
             "imported": warm.imported,
             "import_errors": warm.failed,

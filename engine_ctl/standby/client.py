@@ -168,8 +168,9 @@ class Client:
             raise Refused(str(error["kind"]), str(error.get("message", "refused")))
         return answer
 
-    def hello(self, timeout_s: float = 10.0) -> Hello:
-        return _typed(self.ask("hello", timeout_s), Hello)
+    def hello(self, timeout_s: float = 10.0, brief: bool = False) -> Hello:
+        """`brief`: without its memory, which takes the kernel longer than all the rest."""
+        return _typed(self.ask("hello", timeout_s, brief=brief), Hello)
 
     def schema(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """`{"vllm", "platform", "serve": [argument, …], "preload": [argument, …] or None}`."""
@@ -308,12 +309,13 @@ def _typed(answer: Mapping[str, Any], kind: type[T]) -> T:
         raise Unavailable(f"an answer of another kind than expected: {error}") from None
 
 
-def answers(path: Path | str, timeout_s: float = 2.0) -> Hello | None:
-    """What listens at `path` says of itself, None when nothing sensible does."""
+def answers(path: Path | str, timeout_s: float = 2.0, brief: bool = False) -> Hello | None:
+    """What listens at `path` says of itself (`brief`: without its memory), None when nothing
+    sensible does."""
     if not os.path.exists(path):
         return None
     try:
         with Client(path, timeout_s) as client:
-            return client.hello(timeout_s)
+            return client.hello(timeout_s, brief)
     except Failed:
         return None

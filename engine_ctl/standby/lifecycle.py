@@ -10,17 +10,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine_ctl import atomic
 from engine_ctl.errors import Busy, Failed, StokerError
 from engine_ctl.model import Kind
 from engine_ctl.paths import Dirs, ensure_private
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import client
 from engine_ctl.standby.client import Become, Check, Client, Hello, Refused, Unavailable
-from engine_ctl.standby.identity import relevant, standby_identity
+from engine_ctl.standby.environment import passed_on, relevant, vllm_words
+from engine_ctl.standby.identity import standby_identity
 from engine_ctl.standby.memory import DEFAULT_COST, floor, host_memory, may_keep, to_stop
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
@@ -37,7 +39,6 @@ READY_TIMEOUT_S = 180.0
 START_PATIENCE_S = 5.0
 SOCKET_PATH_LIMIT = 100  # of 107: sun_path of a Unix socket
 STOP = Stop(ask_s=5.0, ask_again_s=2.0, kill_s=3.0)
-KINDS = ("serve", "preload", "bench")
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def socket_path(dirs: Dirs, identity: str) -> Path:
     return Path(tempfile.gettempdir()) / f"stoker-{os.geteuid()}-{place}" / f"{PREFIX}{identity}"
 
 
-def find(store: Store, identity: str) -> Standing | None:
-    """The live standby of that identity, None when there is none."""
+def find(store: Store, identity: str, brief: bool = False) -> Standing | None:
+    """The live standby of that identity, None when there is none. `brief`: without its cost."""
     unit = PREFIX + identity
     if not store.exists(unit):
         return None
@@ -119,7 +120,7 @@ def find(store: Store, identity: str) -> Standing | None:
     if run is None or liveness.look(run, Kind.STANDBY).ended:
         return None
     path = socket_path(store.dirs, identity)
-    hello = client.answers(path)
+    hello = client.answers(path, brief=brief)
     return Standing(unit, identity, run, run.spec().runtime or "", path, hello)
 
 
@@ -300,11 +301,10 @@ def become(
         env = spawn.environment(raw, str(run.dir), dict(os.environ if base is None else base))
     except spawn.SpawnError as error:
         raise Failed(str(error)) from None
-    marks = {name: value for name, value in env.items() if name.startswith("STOKER_")}
     with Client(standing.socket) as asked:
         return asked.become(
             arguments,
-            relevant(env) | marks,
+            passed_on(env),
             run_dir=run.dir,
             shim=SHIM,
             shim_python=sys.executable,
@@ -328,13 +328,36 @@ def start(
     None: launched the ordinary way. Raises what `launch` raises."""
     standing = standing or find(store, wanted.identity())
     if standing is not None and standing.ready:
+        _note(run, via="standby", standby=standing.run.id, **_address(store, standing.identity))
         try:
             return become(standing, run, base)
         except (Refused, Unavailable):
             if run.identity() is not None:
                 raise
+    _note(run, via="spawn", standby=None, **_address(store, wanted.identity()))
     launch(run, env=base)
     return None
+
+
+def addressed(store: Store, spec: RunSpec, identity: str) -> RunSpec:
+    """The spec with the standby that its shim asks first when it starts the run again."""
+    return msgspec.structs.replace(spec, **_address(store, identity))
+
+
+def _address(store: Store, identity: str) -> dict[str, str]:
+    path = socket_path(store.dirs, identity)
+    return {"standby_socket": str(path), "standby_identity": identity}
+
+
+def _note(run: Run, **changes: Any) -> None:
+    """Say in spec.json how the run is started; the caller made the run just now."""
+    spec = run.spec()
+    changed = msgspec.structs.replace(spec, **changes)
+    if changed != spec:
+        try:
+            atomic.write_record(run.dir / "spec.json", changed)
+        except OSError as error:
+            raise Failed(f"cannot write in {run.dir}: {error.strerror or error}") from None
 
 
 def check(
@@ -363,8 +386,7 @@ def check(
 def command(argv: Iterable[str]) -> list[str]:
     """The part of a command line that vLLM's own command parses: from `serve`, `preload` or
     `bench` on."""
-    items = list(argv)
-    for position, item in enumerate(items[:8]):
-        if item in KINDS:
-            return items[position:]
-    raise Failed(f"not a vllm serve, preload or bench command: {' '.join(items[:4])}")
+    try:
+        return vllm_words(argv)
+    except ValueError as error:
+        raise Failed(str(error)) from None

@@ -73,6 +73,7 @@ def prepare(
     standing, why_not = None, "the profile says standby: false"
     if profile.standby:
         standing, why_not = _standing(ctx, wanted, tell)
+        spec = standbys.addressed(ctx.store, spec, wanted.identity())
     if standing is not None:
         arguments.learn(ctx.dirs, runtime, standing.socket)
     answer = None
@@ -90,7 +91,7 @@ def prepare(
 
 def _standing(ctx: Context, wanted: Wanted, tell: Tell) -> tuple[Standing | None, str]:
     try:
-        found = standbys.find(ctx.store, wanted.identity())
+        found = standbys.find(ctx.store, wanted.identity(), brief=True)
         if found is not None and found.ready:
             return found, ""
         tell(f"importing vLLM {wanted.runtime.version} once, in a standby")

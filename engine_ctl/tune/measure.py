@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine_ctl import identity
 from engine_ctl.errors import Failed, StokerError
 from engine_ctl.inside import standby_bench
 from engine_ctl.model import Kind
@@ -32,7 +33,9 @@ from profiles.model import EnvRef, Restart, Stop
 
 SCRIPT = Path(standby_bench.__file__)
 STOP = Stop(ask_s=2.0, ask_again_s=2.0, kill_s=3.0)
-LOOK_S = 0.02
+LOOK_S = 0.1
+# The shim writes its record within a moment of the end of the process.
+RECORD_S = 0.005
 ENGINE_LOOK_S = 0.5
 # How long a server whose engine core was killed takes to end.
 ENGINE_ENDS_S = 20.0
@@ -130,7 +133,7 @@ class Measurement:
         """Start it: forked from the engine's standby (seconds less), else as a new process."""
         store = self.ctx.store
         wanted = Wanted.of(self.runtime, spec)
-        standing = standbys.find(store, wanted.identity())
+        standing = standbys.find(store, wanted.identity(), brief=True)
         if standing is not None and standing.ready:
             spec = msgspec.structs.replace(spec, via="standby", standby=standing.run.id)
         with store.lock(spec.unit):
@@ -155,8 +158,9 @@ class Measurement:
         of the benchmark runs on."""
         run = self.run
         assert run is not None
+        reader = ProgressReader(self.repeats)
         try:
-            self._wait(run, stall_s, told)
+            self._wait(run, reader, stall_s, told)
         except BaseException:
             self.stop()
             self._take()
@@ -165,6 +169,9 @@ class Measurement:
         self.life_s = (record.seconds if record is not None else None) or 0.0
         self._take()
         self._judge(run)
+        before, last = reader.now, self.results[-1]
+        if reader.finish(last.completed + last.failed) != before:
+            told(reader.now)
 
     def _take(self) -> None:
         """Read the results that are complete."""
@@ -176,31 +183,35 @@ class Measurement:
             except (OSError, Failed):
                 return
 
-    def _done(self) -> int:
-        """Measurements that have left their result."""
-        names = (result_name(repeat) for repeat in range(self.repeats))
-        return sum((self.directory / name).exists() for name in names)
-
     def stop(self) -> None:
         """End the benchmark, if it lives."""
         if self.run is not None and is_live(self.run):
             ladder.stop(self.run, by=self.ctx.by, reason="the bench was given up")
 
-    def _wait(self, run: Run, stall_s: float, told: Callable[[BenchProgress], None]) -> None:
-        reader, offset, said = ProgressReader(), 0, None
+    def _wait(
+        self,
+        run: Run,
+        reader: ProgressReader,
+        stall_s: float,
+        told: Callable[[BenchProgress], None],
+    ) -> None:
+        offset, said = 0, None
         moved = time.monotonic()
         look_at_engine = moved + ENGINE_LOOK_S
-        while not liveness.look(run, Kind.BENCH).ended:
-            self.sampler.tick()
-            data = _read(run.log, offset)
-            if data:
+        while True:
+            ended = liveness.look(run, Kind.BENCH).ended
+            if not ended:
+                self.sampler.tick()
+            while data := _read(run.log, offset):
                 offset += len(data)
                 reader.feed(data)
                 moved = time.monotonic()
-            now = reader.now(min(self._done() + 1, self.repeats), self.repeats)
+            now = reader.now
             if now != said:
                 told(now)
                 said = now
+            if ended:
+                return
             if time.monotonic() >= look_at_engine:
                 look_at_engine = time.monotonic() + ENGINE_LOOK_S
                 problem = engine_problem(self.engine)
@@ -211,7 +222,7 @@ class Measurement:
                     f"the bench hangs: no request and no token for {stall_s:.0f} s "
                     f"({now.done} of {now.total or '?'} requests done); it was ended"
                 )
-            time.sleep(LOOK_S)
+            _rest(run)
 
     def _judge(self, run: Run) -> None:
         """Why results are missing, if they are."""
@@ -258,6 +269,13 @@ class Measurement:
             if scrape_once({"engine": endpoint}, 2.0, metrics=False)["engine"].health == 200:
                 return
             time.sleep(0.1)
+
+
+def _rest(run: Run) -> None:
+    """Until it is time to look again: at once when the benchmark's process ends."""
+    who = run.identity()
+    if who is None or identity.wait_gone(who.leader, LOOK_S):
+        time.sleep(RECORD_S)
 
 
 def leftover(ctx: Context, unit: str) -> Run | None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MAIN = b"Starting main benchmark run"
-WARM = b"Warming up with"
-_BAR = re.compile(rb"(\d+)/(\d+) \[")
+STAGES = ("preparing", "warming up", "measuring")
+# What begins a stage, and what ends a measurement.
+_PHRASES = {
+    b"Warming up with": "warming up",
+    b"Starting main benchmark run": "measuring",
+    b" Serving Benchmark Result ": "",
+}
+_MARK = re.compile(rb"(?P<phrase>" + b"|".join(_PHRASES) + rb")|(?P<done>\d+)/(?P<total>\d+) \[")
+_LONGEST = 80
 _FRAME = re.compile(r"^(?:\s|\^|~|File \"|Traceback|During handling|The above exception)")
 
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """`stage` is preparing, warming up or measuring; `done` of `total` requests (None: not yet
-    said). `repeat` of `repeats` measurements, from 1."""
+    """`stage` is one of STAGES; `done` of `total` requests of that stage (None: not yet said).
+    `repeat` of `repeats` measurements, from 1."""
 
     stage: str
     done: int = 0
@@ -22,32 +28,59 @@ class BenchProgress:
     repeat: int = 1
     repeats: int = 1
 
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Never less than that of what was seen before: (repeat, stage, done)."""
+        return self.repeat, STAGES.index(self.stage), self.done
+
 
 class ProgressReader:
-    """Feed it the log as it grows."""
+    """Feed it the log of all measurements of one process as it grows.
 
-    def __init__(self) -> None:
-        self._stage = "preparing"
+    Which measurement goes on is read from the same log, so that it never runs ahead of the count:
+    a stage that does not follow the present one begins the next measurement."""
+
+    def __init__(self, repeats: int = 1) -> None:
+        self._repeats = repeats
+        self._now = BenchProgress(STAGES[0], repeats=repeats)
+        self._over = True  # bars count only within a stage
         self._rest = b""
-        self._done, self._total = 0, None
 
-    _total: int | None
-
-    def feed(self, data: bytes) -> None:
-        text = self._rest + data
-        for word, stage in ((WARM, "warming up"), (MAIN, "measuring")):
-            at = text.rfind(word)
-            if at >= 0:
-                self._stage, self._done, self._total = stage, 0, None
-                text = text[at + len(word) :]
-        for match in _BAR.finditer(text):
-            if self._stage != "preparing":
-                self._done, self._total = int(match[1]), int(match[2])
+    def feed(self, data: bytes) -> BenchProgress:
+        """What is known with this too."""
+        text, end = self._rest + data, 0
+        for match in _MARK.finditer(text):
+            end = match.end()
+            if match["phrase"] is not None:
+                self._reach(_PHRASES[match["phrase"]])
+            elif not self._over:
+                self._count(int(match["done"]), int(match["total"]))
         # A phrase or a bar may be cut by the end of what was written so far.
-        self._rest = text[-80:]
+        self._rest = text[max(end, len(text) - _LONGEST) :]
+        return self._now
 
-    def now(self, repeat: int = 1, repeats: int = 1) -> BenchProgress:
-        return BenchProgress(self._stage, self._done, self._total, repeat, repeats)
+    def finish(self, requests: int) -> BenchProgress:
+        """All measurements have left their results, the last of so many requests."""
+        self._now = BenchProgress("measuring", requests, requests, self._repeats, self._repeats)
+        return self._now
+
+    @property
+    def now(self) -> BenchProgress:
+        return self._now
+
+    def _reach(self, stage: str) -> None:
+        self._over = not stage
+        if self._over:
+            return
+        follows = STAGES.index(stage) > STAGES.index(self._now.stage)
+        repeat = self._now.repeat + (not follows)
+        if repeat <= self._repeats:
+            self._now = BenchProgress(stage, 0, None, repeat, self._repeats)
+
+    def _count(self, done: int, total: int) -> None:
+        now = self._now
+        if done >= now.done and done <= total:
+            self._now = BenchProgress(now.stage, done, total, now.repeat, now.repeats)
 
 
 def last_words(log: bytes) -> str:

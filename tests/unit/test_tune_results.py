@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine_ctl.errors import Failed, Usage
 from engine_ctl.inside.standby_bench import is_bench, measurements
-from engine_ctl.tune.progress import ProgressReader, last_words
+from engine_ctl.tune.progress import BenchProgress, ProgressReader, last_words
 from engine_ctl.tune.results import parse_result
 from engine_ctl.tune.settings import (
     Target,
@@ -161,16 +161,43 @@ def test_several_measurements_in_one_process() -> None:
 def test_progress_out_of_a_real_log() -> None:
     log = (DATA / "vllm-0.32-cpu-bench.log").read_bytes()
     whole = ProgressReader()
-    whole.feed(log)
-    assert whole.now().stage == "measuring"
-    assert (whole.now().done, whole.now().total) == (8, 8)
+    assert whole.feed(log) == BenchProgress("measuring", 8, 8)
     seen = []
-    bytewise = ProgressReader()
+    piecewise = ProgressReader()
     for at in range(0, len(log), 7):
-        bytewise.feed(log[at : at + 7])
-        seen.append(bytewise.now().stage)
+        seen.append(piecewise.feed(log[at : at + 7]).stage)
     assert list(dict.fromkeys(seen)) == ["preparing", "warming up", "measuring"]
-    assert bytewise.now() == whole.now()
+    assert piecewise.now == whole.now
+
+
+@pytest.mark.parametrize("step", [1, 7, 64, 100_000])
+def test_progress_over_repeats_never_steps_back(step: int) -> None:
+    log = (DATA / "vllm-0.32-cpu-bench.log").read_bytes() * 3
+    reader = ProgressReader(3)
+    seen = [reader.feed(log[at : at + step]) for at in range(0, len(log), step)]
+    ranks = [now.rank for now in seen]
+    assert ranks == sorted(ranks)
+    assert seen[-1] == BenchProgress("measuring", 8, 8, 3, 3)
+    if step < 100:
+        measured = [(now.repeat, now.done) for now in seen if now.stage == "measuring"]
+        assert {(repeat, 8) for repeat in (1, 2, 3)} <= set(measured)
+
+
+def test_progress_without_warm_ups_counts_the_measurements() -> None:
+    reader = ProgressReader(2)
+    one = b"Starting main benchmark run...\n  0%| | 0/4 [00:00<?\r100%|#| 4/4 [00:01<00:00]\n"
+    assert reader.feed(one) == BenchProgress("measuring", 4, 4, 1, 2)
+    # What is counted between two measurements is something else.
+    reader.feed(b"=== Serving Benchmark Result ===\n 1/600 [00:00<?")
+    assert reader.now == BenchProgress("measuring", 4, 4, 1, 2)
+    assert reader.feed(one) == BenchProgress("measuring", 4, 4, 2, 2)
+    assert reader.feed(one) == BenchProgress("measuring", 4, 4, 2, 2)
+
+
+def test_results_complete_a_progress_that_no_bar_told() -> None:
+    reader = ProgressReader(2)
+    reader.feed(b"--disable-tqdm: Starting main benchmark run...")
+    assert reader.finish(6) == reader.now == BenchProgress("measuring", 6, 6, 2, 2)
 
 
 def test_the_last_words_of_a_failed_benchmark() -> None:
