@@ -24,8 +24,10 @@ from engine_ctl.supervise import launch, liveness, procs
 from profiles.model import Restart, Stop
 
 TREE = Path(__file__).with_name("tree.py")
-QUICK = Stop(ask_s=0.4, ask_again_s=0.4, kill_s=2.0)
-PATIENCE_S = 20.0
+# Who ends when it is asked has as long as it needs on a slow machine; QUICK is for who never does.
+PATIENT = Stop(ask_s=60.0, ask_again_s=60.0, kill_s=60.0)
+QUICK = Stop(ask_s=0.4, ask_again_s=0.4, kill_s=60.0)
+PATIENCE_S = 100.0
 
 
 def until(condition: Callable[[], Any], what: str = "") -> Any:
@@ -37,6 +39,12 @@ def until(condition: Callable[[], Any], what: str = "") -> Any:
             return value
         time.sleep(0.01)
     raise AssertionError(f"never came true: {what or condition}")
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody accepts connections at a Unix socket: its file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def dirs_in(root: Path) -> Dirs:
@@ -66,7 +74,7 @@ class Rig:
         if port:
             argv += ["--port", str(port)]
             fields.setdefault("ready_url", f"http://127.0.0.1:{port}/health")
-        fields = {"kind": Kind.ENGINE, "argv": argv, "stop": QUICK, **fields}
+        fields = {"kind": Kind.ENGINE, "argv": argv, "stop": PATIENT, **fields}
         return RunSpec(unit=unit, **fields)
 
     def prepare(self, *options: str, unit: str = "demo", **fields: Any) -> Run:

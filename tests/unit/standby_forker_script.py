@@ -9,10 +9,12 @@ import signal
 import socket
 import sys
 import threading
-import time
 from typing import Any
 
 from engine_ctl.inside import standby_forker
+
+
+WAIT_S = 100.0
 
 
 def report(queue: Any, word: str) -> None:
@@ -26,7 +28,7 @@ def fail(code: int) -> None:
 
 def wait_for_end(pipe: Any) -> None:
     pipe.send("here")
-    time.sleep(60)
+    signal.pause()
 
 
 def grandparent(queue: Any, lock: Any) -> None:
@@ -47,8 +49,13 @@ def outlive(pipe: Any) -> None:
     pipe.send("parent gone")
 
 
-def middle(pipe: Any, signum: int) -> None:
-    child = multiprocessing.get_context("spawn").Process(target=outlive, args=(pipe,))
+def stay(pipe: Any) -> None:
+    """Hold an end of the pipe until killed."""
+    signal.pause()
+
+
+def middle(target: Any, pipe: Any, signum: int) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=target, args=(pipe,))
     child.start()
     os.kill(os.getpid(), signum)
 
@@ -83,12 +90,12 @@ def main() -> dict[str, Any]:
     os.environ["COLOUR"] = "blue"
     child = context.Process(target=report, args=(queue, "child"), name="painter")
     child.start()
-    out["child"] = queue.get(timeout=10)
+    out["child"] = queue.get(timeout=WAIT_S)
     child.join()
     out["forker_is_parent"] = out["child"][2] == forker
     nested = context.Process(target=grandparent, args=(queue, lock))
     nested.start()
-    out["grandchild"] = queue.get(timeout=10)[0]
+    out["grandchild"] = queue.get(timeout=WAIT_S)[0]
     nested.join()
     exits = [context.Process(target=fail, args=(code,)) for code in (0, 3)]
     for process in exits:
@@ -99,20 +106,20 @@ def main() -> dict[str, Any]:
     killed.start()
     out["here"] = ours.recv()
     killed.terminate()
-    killed.join(10)
+    killed.join(WAIT_S)
     out["exitcodes"] = [process.exitcode for process in (*exits, killed)]
     ours, theirs = context.Pipe()
-    context.Process(target=middle, args=(theirs, signal.SIGABRT)).start()
-    out["orphan"] = ours.recv() if ours.poll(10) else "nothing"
+    context.Process(target=middle, args=(outlive, theirs, signal.SIGABRT)).start()
+    out["orphan"] = ours.recv() if ours.poll(WAIT_S) else "nothing"
     ours, theirs = context.Pipe()
-    context.Process(target=middle, args=(theirs, signal.SIGKILL)).start()
+    context.Process(target=middle, args=(stay, theirs, signal.SIGKILL)).start()
     theirs.close()
     # the end of the pipe is closed by the death of whoever held it
-    out["killed_with_its_asker"] = ours.poll(10) and _closed(ours)
+    out["killed_with_its_asker"] = ours.poll(WAIT_S) and _closed(ours)
     listener = socket.create_server(("127.0.0.1", 0))
     server = context.Process(target=serve, args=(listener,))
     server.start()
-    with socket.create_connection(listener.getsockname(), 10) as connection:
+    with socket.create_connection(listener.getsockname(), WAIT_S) as connection:
         out["socket"] = connection.recv(100).decode()
     server.join()
     for process in (child, nested, *exits, killed, server):
@@ -122,7 +129,7 @@ def main() -> dict[str, Any]:
     many = [context.Process(target=report, args=(queue, str(i))) for i in range(100)]
     for process in many:
         process.start()
-    out["many"] = len({queue.get(timeout=20)[0] for _ in many})
+    out["many"] = len({queue.get(timeout=WAIT_S)[0] for _ in many})
     for process in many:
         process.join()
         process.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from engine_ctl.model import Phase
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import launch, liveness, orphans, procs
 from engine_ctl.supervise.liveness import Life
-from engine_ctl.supervise.stop import Stop, stop
+from engine_ctl.supervise.stop import Step, Stop, stop
 from tests.standin.rig import QUICK, Rig, free_port, restart, rig, until
 
 __all__ = ["rig"]
@@ -35,23 +36,32 @@ def leader(rig: Rig, run: Run) -> int:
 class Stopping:
     """A stop that goes on in a thread while something is killed."""
 
-    def __init__(self, run: Run, ladder: Stop = QUICK) -> None:
+    def __init__(
+        self, run: Run, ladder: Stop = QUICK, on_ask: Callable[[], object] = lambda: None
+    ) -> None:
+        """`on_ask` is called by the stop itself, at its first step."""
         self.asked = threading.Event()
+        self.on_ask = on_ask
         self.result: Any = None
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._stop, args=(run, ladder), daemon=True)
         self._thread.start()
-        assert self.asked.wait(20)
+        assert self.asked.wait(100)
 
     def _stop(self, run: Run, ladder: Stop) -> None:
         try:
-            self.result = stop(run, by="test", ladder=ladder, on_step=lambda _: self.asked.set())
+            self.result = stop(run, by="test", ladder=ladder, on_step=self._stepped)
         except Exception as error:
             self.error = error
 
+    def _stepped(self, step: Step) -> None:
+        if not self.asked.is_set():
+            self.on_ask()
+            self.asked.set()
+
     def join(self) -> Any:
-        self._thread.join(30)
-        assert self.error is None
+        self._thread.join(120)
+        assert not self._thread.is_alive() and self.error is None
         return self.result
 
 
@@ -82,7 +92,7 @@ def test_console_killed_leaves_the_run_alone(rig: Rig, phase: str) -> None:
 
 
 def test_console_killed_while_stopping_another_goes_on(rig: Rig) -> None:
-    run = rig.ready(*STUBBORN, children=1)
+    run = rig.ready(*STUBBORN, children=1, stop=QUICK)
     with rig.console(
         f"run = store.run({run.id!r})\n"
         "long = stop.Stop(ask_s=1000, ask_again_s=1000)\n"
@@ -98,7 +108,7 @@ def test_console_killed_while_stopping_another_goes_on(rig: Rig) -> None:
 
 
 def test_console_killed_while_stopping_the_shim_goes_on(rig: Rig) -> None:
-    run = rig.ready(*STUBBORN, children=1)
+    run = rig.ready(*STUBBORN, children=1, stop=QUICK)
     with rig.console(
         f"run = store.run({run.id!r})\n"
         "stop.stop(run, ladder=QUICK, on_step=lambda step: os.kill(os.getpid(), signal.SIGKILL))\n"
@@ -159,9 +169,9 @@ def test_shim_killed_before_ready_the_run_can_be_stopped(rig: Rig) -> None:
 
 
 def test_shim_killed_while_stopping(rig: Rig) -> None:
-    run = rig.ready(*STUBBORN, "--setsid", children=1)
-    going = Stopping(run)
-    rig.kill_shim(run)
+    run = rig.ready(*STUBBORN, "--setsid", children=1, stop=QUICK)
+    # By the stop itself: beside it the ladder could be over before.
+    going = Stopping(run, on_ask=lambda: rig.kill_shim(run))
     assert going.join().how == "kill"
     record = rig.ended(run)
     assert record.requested and record.remaining == []
@@ -181,12 +191,12 @@ def test_shim_killed_in_backoff_ends_the_series(rig: Rig) -> None:
 
 
 def test_shim_and_leader_killed_is_lost(rig: Rig) -> None:
-    run = rig.ready("--setsid", "--children-ignore-term", children=2)
+    run = rig.ready("--setsid", "--children-ignore-term", children=2, stop=QUICK)
     rig.kill_shim(run)
     who = run.identity()
     assert who is not None
     rig.kill(who.leader.pid)
-    assert identity.wait_gone(who.leader, 20)
+    assert identity.wait_gone(who.leader, 100)
     assert rig.life(run) is Life.LOST
     assert not launch.adopt(run)
     found = orphans.find(rig.store)
@@ -223,9 +233,10 @@ def test_leader_killed_is_failed_and_swept(rig: Rig, phase: str, children: str) 
         "own session": ("--setsid", "--depth", "2"),
     }[children]
     if phase == "ready":
-        run = rig.ready(*options, children=2)
+        run = rig.ready(*options, children=2, stop=QUICK)
     else:
-        run = rig.start(*options, "--ready-after", "1000", children=2, port=free_port())
+        port = free_port()
+        run = rig.start(*options, "--ready-after", "1000", children=2, port=port, stop=QUICK)
     rig.kill(leader(rig, run))
     record = rig.ended(run)
     assert record.signal == signal.SIGKILL and not record.requested
@@ -237,7 +248,7 @@ def test_leader_killed_is_failed_and_swept(rig: Rig, phase: str, children: str) 
 
 
 def test_leader_killed_while_stopping_has_exited(rig: Rig) -> None:
-    run = rig.ready(*STUBBORN, children=1)
+    run = rig.ready(*STUBBORN, children=1, stop=QUICK)
     going = Stopping(run, Stop(ask_s=1000, ask_again_s=1000))
     rig.kill(leader(rig, run))
     assert going.join().how == "ask"
@@ -251,7 +262,7 @@ def test_leader_killed_while_stopping_has_exited(rig: Rig) -> None:
 @pytest.mark.parametrize("phase", ["before ready", "ready"])
 def test_child_killed_ends_with_status_0_and_has_failed(rig: Rig, phase: str) -> None:
     # vLLM's API server ends with status 0 after its EngineCore was killed.
-    run = rig.start("--exit-0-with-child", "--children-ignore-term", children=2)
+    run = rig.start("--exit-0-with-child", "--children-ignore-term", children=2, stop=QUICK)
     if phase == "ready":
         (run.dir / "ready.json").write_text('{"wall": 0, "seconds": 1}')
     rig.kill(rig.pids(run)["child0"])

@@ -24,7 +24,7 @@ def found() -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": root},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr

