@@ -50,7 +50,7 @@ class LiveFlows:
                 self._begin("sleep", unit, lambda: self.app.ops.sleep(unit.unit, level))
 
         options = [(level, f"level {level}  {text}") for level, text in SLEEPS]
-        self.app.push_screen(LogChoose(title, options, several=False), chosen)
+        self.app.push_screen(LogChoose(title, options, several=False, every=False), chosen)
 
     def adapter_load(self, unit: UnitView) -> None:
         from console.screens.form import Field, FormScreen
@@ -83,7 +83,7 @@ class LiveFlows:
             else:
                 options = [(name, f"{name}  {path or ''}".rstrip()) for name, path in value]
                 title = f"Unload from {clean(unit.unit)}"
-                self.app.push_screen(LogChoose(title, options, several=False), chosen)
+                self.app.push_screen(LogChoose(title, options, several=False, every=False), chosen)
 
         def chosen(names: tuple[str, ...] | None) -> None:
             if names:

@@ -9,8 +9,8 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from console.view import machine
-from console.view.deck import filtered, footer
+from console.view import layout, machine
+from console.view.deck import filtered, footers
 from console.view.spans import Item, Line, Span, clean, clip_line, line, spread
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
@@ -57,8 +57,14 @@ class StokerScreen(Screen[None]):
         cells = self.size.width
         if snapshot is not None:
             self.lines("header").set_lines([machine.header(snapshot, cells)])
-        self.lines("footer").set_lines([footer(unit, cells)])
+        keys = self.keys(unit, cells)
+        self.lines("footer").set_lines(keys)
+        set_height(self.lines("footer"), len(keys))
         self.show_message()
+
+    def keys(self, unit: UnitView | None, cells: int) -> list[Line]:
+        """The footer: what can be pressed here now."""
+        return footers(unit, cells, layout.footer_rows(self.size.height))
 
     def show_message(self) -> None:
         """What the console itself has to say, above the footer (the deck has it in its events)."""
@@ -189,6 +195,15 @@ class DetailScreen(StokerScreen):
 
     def answered(self) -> None:
         """A new answer is there (before it is shown)."""
+
+
+def set_height(widget: Lines, rows: int) -> None:
+    """Set a height only when it changed: a height is a layout."""
+    current = widget.styles.height
+    if current is None or current.is_auto or current.value != rows:
+        widget.styles.height = rows
+    if widget.display != (rows > 0):
+        widget.display = rows > 0
 
 
 def _only(spans: Line) -> Item:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
-from console.screens.base import StokerScreen
+from console.screens.base import StokerScreen, set_height
 from console.view import deck, layout, machine, units
 from console.view.spans import Line, Span
 from console.widgets.lines import Lines
@@ -65,7 +65,7 @@ class DeckScreen(StokerScreen):
         self._put("machine", shown, rows.machine)
         self._put("alerts", alarms, rows.alerts)
         self._put("titles", [*([()] * gap), self._titles(snapshot, cells)], 1 + gap)
-        _high(table, rows.units)
+        set_height(table, rows.units)
         above: list[Line] = [()] * gap
         self._put("events", [*above, *strip[: rows.events]], rows.events + gap)
         self._put("hint", [hint] if hint else [], rows.hint)
@@ -75,7 +75,7 @@ class DeckScreen(StokerScreen):
     def _put(self, id: str, lines: list[Line], height: int) -> None:
         widget = self.lines(id)
         widget.set_lines(lines)
-        _high(widget, height)
+        set_height(widget, height)
 
     def _titles(self, snapshot: Snapshot, cells: int) -> Line:
         if not snapshot.units:
@@ -85,7 +85,7 @@ class DeckScreen(StokerScreen):
     def _show_units(self, snapshot: Snapshot, cells: int) -> None:
         table = self.lines("units")
         if not snapshot.units:
-            table.set_lines(units.empty(cells))
+            table.set_lines(units.empty(bool(snapshot.runtimes), cells))
             return
         longest = max(len(unit.unit) for unit in snapshot.units)
         self._name_cells = max(self._name_cells, longest)
@@ -104,15 +104,7 @@ class DeckScreen(StokerScreen):
         if unit is None or unit.log != path:
             lines = ()
         self.lines("log-title").set_lines([deck.log_title(unit, bool(lines), cells)])
+        set_height(self.lines("log-title"), int(unit is not None))
         log = self.lines("log")
         room = max(log.size.height, 1)
         log.set_lines([deck.log_line(text, cells - 1) for text in lines[-max(room, 100) :]])
-
-
-def _high(widget: Lines, rows: int) -> None:
-    """Set a height only when it changed: a height is a layout."""
-    current = widget.styles.height
-    if current is None or current.is_auto or current.value != rows:
-        widget.styles.height = rows
-    if widget.display != (rows > 0):
-        widget.display = rows > 0

@@ -150,15 +150,14 @@ class LogScreen(StokerScreen):
         self.show_frame(snapshot, self.unit)
         self._show_titles()
 
-    def show_frame(self, snapshot: Snapshot | None, unit: UnitView | None) -> None:
-        super().show_frame(snapshot, unit)
+    def keys(self, unit: UnitView | None, cells: int) -> list[Line]:
         state = self.state
         idle = () if state is not None and state.query is not None else _OF_A_SEARCH
         ranked = sorted(
             (e for e in actions.groups()["Log"] if e.rank and e.id not in idle),
             key=lambda e: e.rank or 0,
         )
-        self.lines("footer").set_lines([footer(unit, self.size.width, ranked, fixed=True)])
+        return [footer(unit, cells, ranked, fixed=True)]
 
     def on_log_lines_moved(self, message: LogLines.Moved) -> None:
         self._show_titles()

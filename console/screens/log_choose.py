@@ -23,7 +23,7 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
     CURSOR: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", show=False),
-        Binding("space", "toggle", show=False),
+        Binding("space", "mark", show=False),
         Binding("a", "every", show=False),
     ]
 
@@ -33,12 +33,15 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
         options: Sequence[Option],
         chosen: Sequence[str] = (),
         several: bool = True,
+        every: bool = True,
     ) -> None:
+        """`every`: leaving the choice open is one too (an empty tuple)."""
         super().__init__()
         self._title = title
         self._options = tuple(options)
         self._chosen = [key for key, _ in options if key in chosen]
         self._several = several
+        self._every = every
 
     def on_mount(self) -> None:
         content = self.query_one("#content", Lines)
@@ -59,11 +62,13 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
         keys = [Span("enter", "key"), Span(" take   ")]
         if self._several:
             keys += [Span("space", "key"), Span(" one more or less   ")]
-        keys += [Span("a", "key"), Span(" all   "), Span("esc", "key"), Span(" back")]
+        if self._every:
+            keys += [Span("a", "key"), Span(" all   ")]
+        keys += [Span("esc", "key"), Span(" back")]
         items.append(Item(None, ((), tuple(keys))))
         self.put(items, least=min(self.room, 40))
 
-    def action_toggle(self) -> None:
+    def action_mark(self) -> None:
         key = self.query_one("#content", Lines).key
         if not self._several or key is None:
             return
@@ -75,7 +80,8 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
 
     def action_every(self) -> None:
         """Everything, that is: no choice."""
-        self.dismiss(())
+        if self._every:
+            self.dismiss(())
 
     def on_lines_chosen(self, message: Lines.Chosen) -> None:
         message.stop()

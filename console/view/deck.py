@@ -13,6 +13,9 @@ from engine_ctl.model import Event, Snapshot, UnitView
 _SEVERITY = {"error": "error", "warning": "warn"}
 _PREFIX = re.compile(r"^\((?P<who>[\w./-]+)(?: pid=\d+)?\)\s*")
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING)\b")
+_HEAD = re.compile(
+    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?"
+)
 
 
 def event_line(event: Event, now: float, cells: int, label: str = "") -> Line:
@@ -60,7 +63,8 @@ def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
 
 
 def log_line(text: str, cells: int) -> Line:
-    """One line of a log: the process dim, errors and warnings marked by colour beside the word."""
+    """One line of a log: who and when dim, without date and source file (the whole log has them);
+    errors and warnings marked by colour beside the word."""
     text = clean(text)
     who = ""
     match = _PREFIX.match(text)
@@ -71,8 +75,13 @@ def log_line(text: str, cells: int) -> Line:
     style = ""
     if level:
         style = "warn" if level[1] == "WARNING" else "error"
-    prefix = Span(f" {who:<11} ", "muted") if who else Span(" ")
-    return clip_line((prefix, Span(text, style)), cells)
+    prefix = f" {who:<11} " if who else " "
+    head = _HEAD.match(text)
+    if head:
+        prefix += head["time"] + " "
+        word = "" if head["level"] == "INFO" else head["level"] + " "
+        text = word + text[head.end() :]
+    return clip_line((Span(prefix, "muted"), Span(text, style)), cells)
 
 
 def hint_line(unit: UnitView | None, cells: int) -> Line | None:
@@ -98,6 +107,20 @@ def footer(
             break
         spans += more
     return spread(spans, right, cells)
+
+
+def footers(unit: UnitView | None, cells: int, rows: int) -> list[Line]:
+    """The footer in `rows` rows: with two the first is about the selected unit alone."""
+    if rows < 2 or unit is None:
+        return [footer(unit, cells)]
+    about = [entry for entry in allowed_now(unit) if entry.scope == "unit"]
+    spans: list[Span] = [Span(" ")]
+    for entry in about:
+        more = _keys([entry])
+        if width(spans) + width(more) > cells:
+            break
+        spans += more
+    return [tuple(spans), footer(None, cells)]
 
 
 def _keys(entries: Sequence[Action]) -> list[Span]:

@@ -80,8 +80,8 @@ def _key(entry: actions.Action, unit: UnitView | None, cells: int) -> Item:
     first, *rest = wrap(entry.help, room) or [""]
     lines: list[Line] = [clip_line(line(keys, title, Span(first)), cells)]
     lines += [line(Span(" " * 20 + text)) for text in rest]
-    if unit is not None and not allowed and entry.why_not is not None:
-        why = actions.refusal(entry, unit) or ""
+    why = entry.why_not(unit) if unit is not None and not allowed and entry.why_not else None
+    if why is not None:
         lines += [line(Span(" " * 20 + text, "muted")) for text in wrap(f"not now: {why}", room)]
     if command and len(lines) == 1 and 20 + len(first) + len(command) <= cells:
         lines[0] = (*lines[0], Span(command, "muted"))

@@ -17,12 +17,17 @@ class Rows(NamedTuple):
     log: int
 
 
-_FIXED = 4  # header, column titles, log title, footer
+_FIXED = 3  # header, column titles, log title
 
 
 def machine_limit(height: int) -> int:
     """The most rows that GPUs may take."""
     return max(2, height // 4)
+
+
+def footer_rows(height: int) -> int:
+    """Two where there is room: the selected unit's keys have one of their own."""
+    return 2 if height >= 30 else 1
 
 
 def gap_rows(height: int) -> int:
@@ -33,7 +38,7 @@ def gap_rows(height: int) -> int:
 def share(height: int, machine: int, alerts: int, units: int, events: int, hint: bool) -> Rows:
     """Rows for each part of a deck `height` rows high, given the rows that each could use."""
     gap = gap_rows(height)
-    left = height - _FIXED - machine - alerts - 2 * gap - int(hint)
+    left = height - _FIXED - footer_rows(height) - machine - alerts - 2 * gap - int(hint)
     log_floor = 3 if height < 30 else 6
     event_floor = min(events, 1 if height < 30 else 3)
     unit_rows = max(1, min(units, left - log_floor - event_floor))

@@ -18,8 +18,8 @@ COLUMNS = (
     Column("pid", "pid", 8, True),
     Column("user", "user", 8, priority=4),
     Column("fits", "again≤", 6, True, priority=1),
-    Column("parts", "of it", 24, priority=2, grow=3),
-    Column("command", "command", 16, priority=5, grow=1),
+    Column("parts", "of which", 28, priority=2, grow=1),
+    Column("command", "command", 16, priority=5),
 )
 _STYLE = {"orphan": "error", "other": "muted"}
 

@@ -9,8 +9,15 @@ from console import actions
 from console.view import numbers as n
 from console.view.bars import Part, stacked
 from console.view.spans import Line, Span, clean, clip_line, line, pad, spread, width
-from engine_ctl.model import Alert, GpuView, Holder, HostView, Snapshot
+from engine_ctl.model import STARTING, Alert, GpuView, Holder, HostView, Phase, Snapshot
 
+_STATES = (
+    ("●", "ready", "ok", (Phase.READY, Phase.SLEEPING)),
+    ("◐", "starting", "accent", STARTING),
+    ("◑", "stopping", "warn", (Phase.DRAINING, Phase.STOPPING)),
+    ("✗", "failed", "error", (Phase.FAILED, Phase.LOST)),
+    ("⚠", "orphaned", "warn", (Phase.ORPHANED,)),
+)
 ROLES = ("weights", "engine", "standby", "orphan", "other")
 
 
@@ -32,7 +39,21 @@ def header(snapshot: Snapshot, cells: int) -> Line:
         facts.append("no vLLM runtime: stoker runtime add")
     for fact in facts:
         left += [Span(" · ", "muted"), Span(clean(fact))]
-    return spread(left, (Span(n.clock(snapshot.at) + " ", "muted"),), cells)
+    right = (*_counts(snapshot, cells), Span(n.clock(snapshot.at) + " ", "muted"))
+    return spread(left, right, cells)
+
+
+def _counts(snapshot: Snapshot, cells: int) -> list[Span]:
+    """How many units are ready, starting, failed: the table may be longer than its room."""
+    if len(snapshot.units) < 2:
+        return []
+    spans: list[Span] = []
+    for sign, word, style, phases in _STATES:
+        number = sum(1 for unit in snapshot.units if unit.phase in phases)
+        if number:
+            text = f"{number} {word}  " if cells >= 110 else f"{sign} {number}  "
+            spans.append(Span(text, style))
+    return spans
 
 
 def short_name(name: str) -> str:

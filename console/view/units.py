@@ -23,7 +23,7 @@ COLUMNS = (
     Column("kv", "kv%", 4, True),
     Column("tokens", "tok/s", 7, True),
     Column("trend", "  tok/s lately", 18, priority=8, grow=4),
-    Column("up", "up", 9, True, priority=6),
+    Column("up", "up", 10, True, priority=6),
     Column("start", "last start", 10, True, priority=4),
 )
 LOAD = ("running", "waiting", "kv", "tokens", "trend", "up", "start")
@@ -45,6 +45,7 @@ VERDICTS = {
     Verdict.DISK: "muted",
 }
 _DETAIL_ROWS = 2
+_NOTE_IN_ROW = (None, Phase.EXITED, Phase.SLEEPING)
 _KINDS = (Kind.ENGINE, Kind.FRONT, Kind.BENCH, Kind.PRELOAD, Kind.STANDBY)
 
 
@@ -213,8 +214,8 @@ def beneath(unit: UnitView, cells: int) -> list[Line]:
     if unit.drift:
         keys = ", ".join(clean(key) for key in unit.drift)
         found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
-    if unit.note and unit.kind is Kind.ENGINE and unit.phase in (Phase.READY, Phase.ORPHANED):
-        found.append(line(Span(clean(unit.note), "muted")))
+    if unit.note and unit.kind is Kind.ENGINE and unit.phase not in _NOTE_IN_ROW:
+        found.append(line(Span(clean(unit.note), "muted" if unit.phase is Phase.READY else "")))
     elbow = Span("     └ ", "muted")
     return [clip_line((elbow, *spans), cells) for spans in found[:_DETAIL_ROWS]]
 
@@ -227,20 +228,22 @@ def reason_words(reason: Reason) -> str:
     return clean(reason.hint or reason.category)
 
 
-def empty(cells: int) -> list[Line]:
-    """What a newcomer reads before there is any unit."""
+def empty(runtimes: bool, cells: int) -> list[Line]:
+    """What a newcomer reads before there is any unit: what to do next, first things first."""
+    add = "in a shell: the vLLM that you have, for example /opt/vllm/bin/python"
+    paste = "in a shell: paste the `vllm serve` line that you use today"
     rows = [
-        ("No unit yet. A unit is a named engine that you run from a profile.", "bold"),
-        ("", ""),
-        ("stoker demo", "key", "in a shell: a real vLLM engine with a tiny model, on any machine"),
-        ("n", "key", "here: a new unit from a profile"),
-        ("p", "key", "profiles: look at the built-in ones, import what you have, edit"),
-        ("?", "key", "keys, words and signs"),
+        ("stoker demo", "in a shell: a real vLLM engine with a tiny model, on any machine"),
+        *([] if runtimes else [("stoker runtime add", add)]),
+        ("stoker profile import --name chat --from -", ""),
+        ("", paste),
+        ("n", "here: a new unit from a profile; then s starts it"),
+        ("p", "profiles: look at the built-in ones, copy, edit, what would break on an upgrade"),
+        ("?", "keys, words and signs"),
     ]
-    lines: list[Line] = [()]
-    for text, style, *rest in rows:
-        if rest:
-            lines.append(line(Span(f"   {text:<13}", style), Span(rest[0])))
-        else:
-            lines.append(line(Span("   " + text, style)))
+    head = "No unit yet. A unit is a named engine that you run from a profile."
+    lines: list[Line] = [(), line(Span("   " + head, "bold")), ()]
+    for text, told in rows:
+        action = {"n": "new", "p": "profiles", "?": "help"}.get(text, "")
+        lines.append(line(Span(f"   {text:<18}  ", "key", action), Span(told)))
     return [clip_line(spans, cells) for spans in lines]

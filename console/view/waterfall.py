@@ -104,6 +104,21 @@ def _part(mark: PhaseMark, own: float) -> Part:
     return Part(max(took, 0.0), style, (f"{name} {figure}", figure, name[:1]))
 
 
+def _offset(mark: PhaseMark, own: float, room: int) -> Line:
+    """The phase as a bar where it lay in its start, on the start's own scale."""
+    if not own or room < 10:
+        return ()
+    took = mark.seconds if mark.seconds is not None else max(own - mark.start_s, 0.0)
+    begin = min(int(mark.start_s / own * room), room - 1)
+    cells = max(1, min(round(took / own * room), room - begin))
+    bar = "━" * cells if took else "·"
+    return (
+        Span(" " * begin),
+        Span(bar, "accent"),
+        Span(" " * (room - begin - len(bar))),
+    )
+
+
 def _outcome(start: StartRecord) -> str:
     if start.outcome in (None, Phase.READY):
         return "not ready"
@@ -116,12 +131,14 @@ def _numbers(start: StartRecord, best: StartRecord | None, now: float, cells: in
     lines: list[Line] = [
         clip_line(line(Span(f"       {n.moment(start.started, now)}  {facts}", "muted")), cells)
     ]
+    room = max(min(cells - 78, 60), 0)
     best_took = {m.phase: m.seconds for m in best.phases} if best and best is not start else {}
     for mark in start.phases:
         name = f"       {mark.phase:<13}"
         took = f"{mark.seconds:.1f} s" if mark.seconds is not None else "running"
         spans = [Span(name), Span(pad(took, 9, True), "bold")]
-        spans.append(Span(f"   at {mark.start_s:5.1f} s", "muted"))
+        spans.append(Span(f"   at {mark.start_s:5.1f} s  ", "muted"))
+        spans += _offset(mark, length(start), room)
         other = best_took.get(mark.phase)
         if other is not None and mark.seconds is not None and mark.seconds - other > 0.5:
             spans.append(Span(f"   {mark.seconds - other:+.1f} s against the best", "warn"))

@@ -16,7 +16,7 @@ COLUMNS = (
     Column("role", "role", 7, priority=2),
     Column("phase", "state", 12),
     Column("weights", "weights", 9, True),
-    Column("socket", "socket", 26, priority=3, grow=1),
+    Column("socket", "socket", 31, priority=3),
     Column("clients", "clients", 18, grow=1),
     Column("since", "since", 10, True, priority=1),
 )
@@ -28,6 +28,8 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         texts = (
             "  No preload daemon. A profile with a `preload:` section makes one:",
             "  it keeps the weights on the GPU, and an engine maps them in a fraction of a second.",
+            "",
+            "  p shows the profiles; in one of yours:  preload: {mode: zero_copy}",
         )
         said = tuple(clip_line(line(Span(text, "muted")), cells) for text in texts)
         return [Item(None, ((), *said))]
