@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ def runtime_of(ctx: Context, resolved: Resolved) -> Runtime | None:
 
 
 def effective(ctx: Context, name: str) -> Shown:
-    resolved = ctx.profiles.load(name)
+    from engine_ctl.weights.socket_dir import shown
+
+    resolved = shown(ctx.store, ctx.profiles.load(name), os.environ)
     return Shown(effective_of(resolved, ctx.schema_for(runtime_of(ctx, resolved))))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from engine_ctl.operations.planning import DEFAULT_PORT, Endpoint, engine_spec
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check
 from engine_ctl.standby.lifecycle import Wanted
-from profiles.argv import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def check(ctx: Context, name: str) -> Checked:
     without. Raises Failed when nobody could be asked."""
     resolved = ctx.profiles.load(name)
     runtime = usable_runtime(ctx, resolved)
-    profile = expanded(resolved.profile, os.environ)
+    profile = ctx.concrete(resolved.profile)
     endpoint = Endpoint(profile.host, profile.port or DEFAULT_PORT)
     spec = engine_spec("check", profile, runtime, ctx.schema_for(runtime), endpoint, ctx.by)
     answer = standbys.check(ctx.store, Wanted.of(runtime, spec), spec.argv)

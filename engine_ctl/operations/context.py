@@ -16,6 +16,7 @@ from engine_ctl.state.store import Store
 
 if TYPE_CHECKING:
     from profiles.loading import ProfileStore, Resolved
+    from profiles.model import Profile
     from profiles.schema import ArgumentSchema
 
 
@@ -69,6 +70,13 @@ class Context:
 
         version = runtime.version if runtime else None
         return for_version(version, self.dirs.cache)
+
+    def concrete(self, profile: Profile, *, reload: bool = False) -> Profile:
+        """The profile as it would be run now: references filled in, its socket directory named
+        (`reload`: whatever a daemon that runs has). Raises Usage for a variable that is not set."""
+        from engine_ctl.weights.socket_dir import concrete
+
+        return concrete(self.store, profile, os.environ, reload=reload)
 
     def event(self, unit: str | None, text: str, severity: str = "info") -> Event:
         """Record something that happened; never fails an operation."""

@@ -28,6 +28,7 @@ from engine_ctl.runtimes.probe import clean_environment
 from engine_ctl.runtimes.store import Runtime, choose, missing
 from engine_ctl.standby import lifecycle as standby
 from engine_ctl.state.store import Run
+from engine_ctl.weights import socket_dir
 
 UNIT = "demo"
 WARM = ("cpu", "cuda", "rocm")
@@ -120,6 +121,8 @@ def down(ctx: Context, tell: Tell) -> list[str]:
             removed.append(f"runtime {note.runtime}")
         except NotFound:
             pass
+    directory = socket_dir.discard(ctx.store)
+    removed += [directory] if directory else []
     _note(ctx).unlink(missing_ok=True)
     _tidy(ctx)
     return removed

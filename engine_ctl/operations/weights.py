@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +23,6 @@ from engine_ctl.swap.weighing import features_for
 from engine_ctl.weights import daemons, records, sights, sockets, spec
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.sights import DaemonSight, EngineUse
-from profiles.argv import expanded
 
 Tell = Callable[[str], None]
 SUFFIX = "-weights"
@@ -81,9 +79,9 @@ def checker(ctx: Context, runtime: Runtime, asked: daemons.Asked) -> daemons.Che
     return ask
 
 
-def asked_of(ctx: Context, unit: str) -> tuple[daemons.Asked, Runtime]:
+def asked_of(ctx: Context, unit: str, *, reload: bool = False) -> tuple[daemons.Asked, Runtime]:
     resolved = ctx.profiles.load(profile_name(ctx, unit))
-    profile = expanded(resolved.profile, os.environ)
+    profile = ctx.concrete(resolved.profile, reload=reload)
     if profile.preload is None:
         raise Usage(f"profile {profile.name} keeps no weights warm; add: preload: {{}}")
     runtime = usable_runtime(ctx, resolved)
@@ -127,7 +125,7 @@ def preload_reload(
     wait: bool = False,
 ) -> Run:
     """Replace the daemon by one that holds what the profile says now."""
-    asked, runtime = asked_of(ctx, unit)
+    asked, runtime = asked_of(ctx, unit, reload=True)
     begin = beginner(ctx, asked, tell)
     check = checker(ctx, runtime, asked)
     run = daemons.reload(ctx.store, asked, check, uses(ctx), confirmed=confirmed, begin=begin)

@@ -14,7 +14,7 @@ from engine_ctl.weights import content, daemons, layout, refusals, sights, spec
 from engine_ctl.weights.daemons import reload_needed
 from engine_ctl.weights.layout import Layout, Placement
 from engine_ctl.weights.records import RankKey
-from profiles.argv import expanded, preload_arguments, serve_argv
+from profiles.argv import preload_arguments, serve_argv
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def reload_reasons(ctx: Context, sight: sights.DaemonSight) -> tuple[str, ...]:
     lines = content_changed(sight)
     try:
         resolved = ctx.profiles.load(sight.spec.profile_path or sight.spec.profile or sight.unit)
-        profile = spec.with_health_port(expanded(resolved.profile, os.environ))
+        profile = spec.with_health_port(ctx.concrete(resolved.profile))
         words = spec.preload_words(profile, ctx.schema_for(ctx.runtime_for(resolved)))
     except StokerError as error:
         return (*lines, f"its profile cannot be read: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from engine_ctl.standby.lifecycle import Standing, Wanted
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.launch import launch
-from profiles.argv import expanded
 from profiles.model import Profile
 
 Tell = Callable[[str], None]
@@ -29,7 +27,7 @@ Tell = Callable[[str], None]
 class Prepared:
     """Everything for a start but the start: the run's spec, where it comes from, and the check.
 
-    `profile` is as written, `concrete` with its `${…}` filled in from the environment.
+    `profile` is as written, `concrete` with its `${…}` filled in and its socket directory named.
     `standing` is a ready standby or None; `why_not` says why there is none. `check` is vLLM's own
     reading of the arguments, None when nobody was asked."""
 
@@ -65,7 +63,7 @@ def prepare(
 
     Nothing that runs is touched. A check that cannot be made is no error: `check` is None then.
     """
-    concrete = expanded(profile, os.environ)
+    concrete = ctx.concrete(profile)
     spec = engine_spec(
         unit, concrete, runtime, ctx.schema_for(runtime), endpoint, ctx.by, predecessor, operation
     )

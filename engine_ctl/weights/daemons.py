@@ -20,7 +20,7 @@ from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise.launch import launch
 from engine_ctl.supervise.stop import Stopped
 from engine_ctl.supervise.stop import stop as end
-from engine_ctl.weights import client, content, records, refusals, sights, sockets, spec
+from engine_ctl.weights import client, content, records, refusals, sights, socket_dir, sockets, spec
 from engine_ctl.weights.content import ContentRecord
 from engine_ctl.weights.forecast import DaemonBehind
 from engine_ctl.weights.records import RankKey, WeightsRecord
@@ -130,6 +130,9 @@ def _launch(
         predecessor=before.run.id if before else None,
         sockets=record.sockets,
     )
+    section = asked.profile.preload
+    if section is not None and section.socket_dir is not None:
+        socket_dir.ensure(store.dirs, section.socket_dir)
     run = store.new_run(run_spec)
     records.write(run, record)
     store.set_current(run)

@@ -169,6 +169,24 @@ def test_the_script_answers_in_order(listen: Callable[[Behaviour], str]) -> None
     assert client.statuses(sys.executable, []) == ()
 
 
+def test_ready_is_every_daemon_answering(listen: Callable[[Behaviour], str]) -> None:
+    good, garbage = listen(_daemon), listen(lambda c: c.sendall(b"\xff" * 64))
+
+    def ask(*paths: str) -> tuple[int, str]:
+        argv = client.ready_argv(sys.executable, paths)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout
+
+    assert ask(good, good) == (0, "")
+    code, said = ask(good, garbage)
+    assert code == 1 and said.startswith(f"{garbage}: the answer claims")
+    evil = listen(lambda c: _answer(c, Evil()))
+    code, said = ask(evil)
+    assert code == 1 and "is not a daemon's" in said
+    silent = listen(lambda c: threading.Event().wait(5) and None)
+    assert "does not answer" in (inside.not_ready([good, silent], timeout_s=0.3) or "")
+
+
 def test_an_interpreter_that_is_not_there() -> None:
     with pytest.raises(Failed, match="cannot be run"):
         client.statuses("/no/python", ["/x"])
@@ -193,7 +211,7 @@ def test_watch_says_when_a_daemon_ends(listen: Callable[[Behaviour], str]) -> No
     assert process.stdout is not None
     assert '"watched"' in process.stdout.readline()
     assert '"unwatchable"' in process.stdout.readline()
-    assert watched.is_set()
+    assert watched.wait(20)
     for conn in held:
         conn.close()
     line = process.stdout.readline()
