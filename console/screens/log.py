@@ -16,7 +16,7 @@ from console.screens.base import StokerScreen
 from console.screens.log_choose import LogChoose
 from console.view import log as view
 from console.view.deck import footer
-from console.view.spans import clean
+from console.view.spans import Line, clean
 from console.widgets.lines import Lines
 from console.widgets.log_view import LogLines
 from console.widgets.log_view_search import LogSearch

@@ -12,9 +12,9 @@ from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Ver
 
 COLUMNS = (
     Column("unit", "unit", 12),
-    Column("profile", "profile", 16, priority=3, grow=1),
+    Column("profile", "profile", 14, priority=3, grow=1),
     Column("model", "model", 20, priority=9, grow=1),
-    Column("phase", "phase", 18, grow=2),
+    Column("phase", "phase", 16, grow=2),
     Column("weights", "weights", 8),
     Column("gpu", "gpu", 4, priority=7),
     Column("port", "port", 5, True, priority=5),
@@ -228,22 +228,28 @@ def reason_words(reason: Reason) -> str:
     return clean(reason.hint or reason.category)
 
 
+def _note_of(where: str) -> Line:
+    return line(Span("   " + where, "muted"))
+
+
 def empty(runtimes: bool, cells: int) -> list[Line]:
     """What a newcomer reads before there is any unit: what to do next, first things first."""
-    add = "in a shell: the vLLM that you have, for example /opt/vllm/bin/python"
-    paste = "in a shell: paste the `vllm serve` line that you use today"
+    add = "the vLLM that you have, as in /opt/vllm/bin/python"
+    paste = "then paste the `vllm serve` line that you use today"
     rows = [
-        ("stoker demo", "in a shell: a real vLLM engine with a tiny model, on any machine"),
+        ("stoker demo", "a real vLLM engine with a tiny model, on any machine"),
         *([] if runtimes else [("stoker runtime add", add)]),
         ("stoker profile import --name chat --from -", ""),
         ("", paste),
-        ("n", "here: a new unit from a profile; then s starts it"),
-        ("p", "profiles: look at the built-in ones, copy, edit, what would break on an upgrade"),
+        ("n", "a new unit from a profile; then s starts it"),
+        ("p", "profiles: look at the built-in ones, copy, edit"),
         ("?", "keys, words and signs"),
     ]
     head = "No unit yet. A unit is a named engine that you run from a profile."
-    lines: list[Line] = [(), line(Span("   " + head, "bold")), ()]
+    lines: list[Line] = [(), line(Span("   " + head, "bold")), (), _note_of("in a shell")]
     for text, told in rows:
+        if text == "n":
+            lines += [(), _note_of("here")]
         action = {"n": "new", "p": "profiles", "?": "help"}.get(text, "")
         lines.append(line(Span(f"   {text:<18}  ", "key", action), Span(told)))
     return [clip_line(spans, cells) for spans in lines]
