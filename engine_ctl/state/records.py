@@ -23,10 +23,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
     something accepts connections there). Where there is a `ready_argv`, that command must then end
     with status 0 as well; its last line says why it does not. `ready_timeout_s` 0 means no limit.
-    `attempt` counts starts of one series of automatic restarts, from 1; `operation` is the id of
-    the swap that made the run, `config_hash` vLLM's own of what the run compiles. `public_host` and
-    `public_port` are where clients go when that is not where the process listens: the address of
-    the unit's front."""
+    `attempt` counts starts of one series of automatic restarts, from 1; `standby` is the run id of
+    the standby that forked it, `standby_socket` and `standby_identity` name the one that its shim
+    asks first when it starts the run again; `operation` is the id of the swap that made the run,
+    `config_hash` vLLM's own of what the run compiles. `public_host` and `public_port` are where
+    clients go when that is not where the process listens: the address of the unit's front."""
 
     schema: int = 1
     run: str = ""
@@ -63,6 +64,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     created: float = 0.0
     via: str = "spawn"
     standby: str | None = None
+    standby_socket: str | None = None
+    standby_identity: str | None = None
     predecessor: str | None = None
     operation: str = ""
     config_hash: str | None = None

@@ -1,4 +1,5 @@
-"""Starting a run again after a delay: the shim makes the next run and becomes its shim.
+"""Starting a run again after a delay: the shim makes the next run and lets its standby start it,
+or becomes the next run's shim.
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
 
@@ -10,7 +11,7 @@ import signal
 import sys
 import time
 
-from engine_ctl.supervise import disk
+from engine_ctl.supervise import disk, from_standby
 from engine_ctl.supervise.watcher import SIGNALS
 
 TYPE_CHECKING = False
@@ -35,8 +36,9 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
             lock = disk.try_lock(f"{ended.unit_dir}/lock", f"restart of {ended.spec['run']}")
             if lock is not None:
                 try:
-                    if _still_wanted(ended):
-                        _become_next(ended, attempt, script)
+                    if _still_wanted(ended) and _start_next(ended, attempt, script):
+                        os.close(lock)
+                        return
                 except OSError as error:
                     disk.complain(f"cannot start again: {error}")
                     due = time.monotonic() + FULL_DISK_S
@@ -55,19 +57,21 @@ def _still_wanted(ended: Watcher) -> bool:
     )
 
 
-def _become_next(ended: Watcher, attempt: int, script: str) -> None:
-    """Replace this process by the next run's shim. Raises OSError, with nothing left behind."""
+def _start_next(ended: Watcher, attempt: int, script: str) -> bool:
+    """Start the next run: from its standby, under a shim of the standby's (True), else by replacing
+    this process by the run's shim. Raises OSError, with nothing left behind."""
     if not os.access(sys.executable, os.X_OK):
         raise FileNotFoundError(2, "the interpreter has gone", sys.executable)
     number, directory = _next_directory(f"{ended.unit_dir}/runs")
     run = f"{ended.spec['unit']}/{number}"
+    forked = from_standby.named(ended.spec)
     spec = {
         **ended.spec,
         "run": run,
         "attempt": attempt,
         "created": time.time(),
-        "via": "spawn",
-        "standby": None,
+        "via": "standby" if forked else "spawn",
+        "standby": ended.spec.get("standby") if forked else None,
         "predecessor": ended.spec["run"],
         "by": "restart policy",
     }
@@ -82,7 +86,23 @@ def _become_next(ended: Watcher, attempt: int, script: str) -> None:
             disk.remove(f"{directory}/{name}")
         os.rmdir(directory)
         raise
-    ended.tell(f"is started again as {run}")
+    how = ""
+    if forked:
+        os.close(lock)
+        answer = from_standby.ask(spec, directory, script)
+        lock = None if answer.shim is not None else from_standby.take_back(directory)
+        if lock is None:
+            ended.tell(f"is started again as {run}, from the standby")
+            if answer.shim is not None and ended.asked_by_signal:
+                os.kill(answer.shim, signal.SIGTERM)
+            return True
+        how = f", importing anew: {answer.why}"
+        try:
+            spec = {**spec, "via": "spawn", "standby": None}
+            disk.write_json(f"{directory}/spec.json", spec)
+        except OSError:
+            pass  # a full disk: how it was started is not known then
+    ended.tell(f"is started again as {run}{how}")
     # A signal for the next run's shim waits until that one has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.set_inheritable(lock, True)

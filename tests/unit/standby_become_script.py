@@ -1,6 +1,6 @@
 """Run as a process by test_standby_become: the machinery of a standby around a stand-in for vLLM.
 
-python standby_become_script.py SOCKET DIRECTORY-WITH-A-PACKAGE-CALLED-VLLM
+python standby_become_script.py SOCKET DIRECTORY-WITH-A-PACKAGE-CALLED-VLLM [IDENTITY]
 """
 
 from __future__ import annotations
@@ -18,4 +18,6 @@ if __name__ == "__main__":
     title = Title()
     title.prepare(environment)
     become = Become("cpu", open_descriptors(), environment, title)
-    Server(listen(sys.argv[1]), {"become": become}).serve()
+    identity = sys.argv[3] if sys.argv[3:] else ""
+    hello = {"ok": True, "identity": identity, "version": "0.32.0", "pid": os.getpid()}
+    Server(listen(sys.argv[1]), {"become": become, "hello": lambda _: hello}).serve()

@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine_ctl import identity
 from engine_ctl.model import Kind
 from engine_ctl.standby.client import Become, Client, Refused, Unavailable
 from engine_ctl.standby.lifecycle import command
+from engine_ctl.state import events
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.launch import SHIM, hold_shim_lock
 from engine_ctl.supervise.stop import stop
-from profiles.model import Stop
+from profiles.model import Restart, Stop
 from tests.standin.rig import dirs_in, until
 
 SCRIPT = Path(__file__).with_name("standby_become_script.py")
@@ -42,8 +46,12 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("running", os.environ["STOKER_RUN"], os.getcwd(), sys.argv[1:], flush=True)
     time.sleep(600)
+
+if __name__ == "__main__":
+    main()
 """
 QUICK = Stop(ask_s=3.0, ask_again_s=1.0, kill_s=2.0)
+IDENTITY = "0123456789"
 
 
 class Stage:
@@ -58,15 +66,17 @@ class Stage:
             (directory / "__init__.py").write_text("")
         (package / "main.py").write_text(MAIN)
         self.root = root
+        self.path = f"{SCRIPT.parents[2]}:{root}"
         self.token = uuid.uuid4().hex
         self.runs: list[Run] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def standby(self) -> subprocess.Popen[bytes]:
         self.socket.unlink(missing_ok=True)
+        marks = {"PYTHONPATH": self.path, "TOKEN_OF_TEST": self.token}
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(self.socket), str(self.root)],
-            env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "TOKEN_OF_TEST": self.token},
+            [sys.executable, str(SCRIPT), str(self.socket), str(self.root), IDENTITY],
+            env={**os.environ, **marks},
         )
         until(self.socket.exists)
         return self.process
@@ -76,6 +86,49 @@ class Stage:
         run = self.store.new_run(RunSpec(unit="u", kind=Kind.ENGINE, argv=argv, stop=QUICK))
         self.runs.append(run)
         return run
+
+    def restarting(self, **spec: Any) -> Run:
+        """A current run out of the standby, that the restart policy starts again at once."""
+        values: dict[str, Any] = {
+            "unit": "u",
+            "kind": Kind.ENGINE,
+            "argv": [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "m"],
+            "env": {"PYTHONPATH": self.path},
+            "cwd": "/",
+            "runtime_version": "0.32.0",
+            "via": "standby",
+            "standby_socket": str(self.socket),
+            "standby_identity": IDENTITY,
+            "restart": Restart(policy="on-failure", backoff_s=0.01, max=3),
+            "stop": QUICK,
+            **spec,
+        }
+        run = self.store.new_run(RunSpec(**values))
+        self.store.set_current(run)
+        self.become(run)
+        until(lambda: "running" in run.log.read_text(), "the engine has begun")
+        return run
+
+    def kill(self, run: Run) -> None:
+        """End its engine as the kernel would."""
+        who = run.identity()
+        assert who is not None
+        identity.send_signal(who.leader, signal.SIGKILL)
+
+    def current(self) -> Run:
+        run = self.store.current("u")
+        assert run is not None
+        return run
+
+    def next(self, run: Run) -> Run:
+        """The run that came after `run`, once it runs."""
+        until(lambda: self.current().id != run.id, "it is started again")
+        now = self.current()
+        until(lambda: now.log.exists() and "running" in now.log.read_text(), "it runs again")
+        return now
+
+    def said(self) -> list[str]:
+        return [event.text for event in events.last(self.store.dirs, 100, unit="u")]
 
     def become(self, run: Run, method: str = "auto") -> Become:
         marks = {"STOKER_RUN": run.id, "STOKER_RUN_DIR": str(run.dir)}
@@ -109,7 +162,7 @@ class Stage:
         return found
 
     def end(self) -> None:
-        for run in self.runs:
+        for run in [*self.runs, *self.store.runs("u")]:
             if run.identity() is not None:
                 stop(run)
         if self.process is not None:
@@ -216,3 +269,117 @@ def test_sigkill_at_any_time_leaves_an_engine_or_nothing(stage: Stage, after_ms:
         stop(run)
         assert run.exit() is not None
     until(lambda: not stage.strays(), "nothing is left")
+
+
+# The restart policy
+
+
+def test_the_restart_policy_starts_from_the_standby(stage: Stage) -> None:
+    first = stage.restarting()
+    stage.kill(first)
+    second = stage.next(first)
+    spec, who = second.spec(), second.identity()
+    assert (spec.via, spec.attempt, spec.by) == ("standby", 2, "restart policy")
+    assert who is not None and stage.process is not None
+    assert procs.table()[who.shim.pid].ppid == stage.process.pid
+    until(lambda: not stage.left(first), "the first shim has gone")
+    assert stage.said()[-1] == "u/1 is started again as u/2, from the standby"
+    # That shim does the same.
+    stage.kill(second)
+    third = stage.next(second)
+    assert (third.spec().via, third.spec().attempt) == ("standby", 3)
+
+
+def test_without_the_standby_it_imports_anew(stage: Stage) -> None:
+    first = stage.restarting()
+    assert stage.process is not None
+    stage.process.kill()
+    stage.process.wait()
+    stage.kill(first)
+    second = stage.next(first)
+    assert (second.spec().via, second.spec().standby) == ("spawn", None)
+    assert "importing anew: no standby answers" in stage.said()[-1]
+    assert not liveness.look(second).ended and second.exit() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"standby_identity": "another"}, "another standby answers there"),
+        ({"runtime_version": "0.33.0"}, "the standby has vLLM 0.32.0"),
+        ({"env": {"OMP_NUM_THREADS": "7"}}, "OMP_NUM_THREADS"),
+        ({"standby_identity": None}, ""),
+    ],
+)
+def test_in_doubt_it_imports_anew(stage: Stage, spec: dict[str, Any], why: str) -> None:
+    env = {"PYTHONPATH": stage.path, **spec.get("env", {})}
+    first = stage.restarting(**{**spec, "env": env})
+    stage.kill(first)
+    second = stage.next(first)
+    assert second.spec().via == "spawn"
+    assert why in stage.said()[-1]
+    assert [liveness.look(run).ended for run in stage.store.runs("u")] == [True, False]
+
+
+def test_a_standby_that_closes_without_an_answer_has_not_started_it(stage: Stage) -> None:
+    first = stage.restarting()
+    assert stage.process is not None
+    stage.process.kill()
+    stage.process.wait()
+    stage.socket.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(stage.socket))
+        listener.listen()
+        stage.kill(first)
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rwb") as lines:
+            assert b'"hello"' in lines.readline()
+            lines.write(
+                b'{"ok": true, "identity": "%s", "version": "0.32.0"}\n' % IDENTITY.encode()
+            )
+            lines.flush()
+            assert b'"become"' in lines.readline()
+    second = stage.next(first)
+    assert second.spec().via == "spawn" and "it closed the connection" in stage.said()[-1]
+
+
+def test_a_frozen_standby_is_not_waited_for_long_and_starts_nothing_later(stage: Stage) -> None:
+    first = stage.restarting()
+    assert stage.process is not None
+    stage.process.send_signal(signal.SIGSTOP)
+    stage.kill(first)
+    second = stage.next(first)
+    assert second.spec().via == "spawn"
+    stage.process.send_signal(signal.SIGCONT)
+    with Client(stage.socket) as client:
+        client.ask("hello")
+    assert [run.id for run in stage.store.runs("u") if not liveness.look(run).ended] == ["u/2"]
+
+
+@pytest.mark.parametrize("after_ms", [0, 5, 15, 30, 60])
+def test_sigkill_of_the_standby_while_it_is_asked_leaves_one_engine(
+    stage: Stage, after_ms: int
+) -> None:
+    first = stage.restarting()
+    assert stage.process is not None
+    ahead = first.dir.parent / "2" / "spec.json"
+
+    def end() -> None:
+        assert stage.process is not None
+        until(ahead.exists, "the next run is made")
+        threading.Event().wait(after_ms / 1000)
+        stage.process.kill()
+
+    killer = threading.Thread(target=end)
+    killer.start()
+    stage.kill(first)
+    killer.join()
+    stage.process.wait()
+
+    def serving() -> bool:
+        run = stage.current()
+        return run.log.exists() and "running" in run.log.read_text() and run.exit() is None
+
+    until(serving, "an engine runs again")
+    alive = [run for run in stage.store.runs("u") if not liveness.look(run).ended]
+    assert [run.id for run in alive] == [stage.current().id]
