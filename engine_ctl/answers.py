@@ -7,8 +7,12 @@ Apart from `model`, which every command loads: a dataclass costs half a millisec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine_ctl.model import Cause, Phase, PhaseMark, Reason, Verdict
+
+if TYPE_CHECKING:
+    from engine_ctl.state.aftermath import MemoryRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class Fix:
 @dataclass(frozen=True, slots=True)
 class FailureCard:
     """Why one run failed or ended, with what an operator does next. `after_s` seconds after its
-    start; `ended` wall-clock seconds; `log_offset` bytes, where the first cause stands in `log`."""
+    start; `ended` wall-clock seconds; `log_offset` bytes, where the first cause stands in `log`.
+    `memory` says in lines what memory was then, `memory_then` what the shim recorded of it."""
 
     unit: str
     run: str
@@ -64,6 +69,7 @@ class FailureCard:
     changed: tuple[Fix, ...] = ()
     changed_by: str = ""
     memory: tuple[str, ...] = ()
+    memory_then: MemoryRecord | None = None
     log: str | None = None
     log_offset: int | None = None
 

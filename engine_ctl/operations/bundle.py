@@ -21,6 +21,7 @@ FILES = (
     "ready.json",
     "request.json",
     "exit.json",
+    "memory.json",
     "facts.json",
     "forecast.json",
     "weights.json",

@@ -16,6 +16,7 @@ from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.fixes import fixes_for
 from engine_ctl.operations.runs import run_of
+from engine_ctl.state import aftermath
 from engine_ctl.state.expected import expected_memory
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.liveness import look
@@ -99,6 +100,7 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
         changed=changed,
         changed_by=by,
         memory=_memory(run, known),
+        memory_then=_memory_then(run),
         log=str(run.log),
         log_offset=_offset(run, known),
     )
@@ -129,8 +131,8 @@ _HELD = (
 
 
 def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
-    """The memory at the moment of the failure, as far as the log told it, and what was expected
-    to be free at the start."""
+    """The memory at the moment of the failure as the log told it, as the shim found it, and what
+    was expected to be free at the start."""
     lines = []
     try:
         text = read_log(run.log)[-(1 << 20) :].decode(errors="replace")
@@ -141,6 +143,9 @@ def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
         lines.append(f"{gpu}: {free} free of {total}{mine}")
     for device, free, total in dict.fromkeys(_AT_START.findall(text)):
         lines.append(f"{device}: {free} GiB free of {total} GiB when it started")
+    then = _memory_then(run)
+    if then is not None:
+        lines += aftermath.words(then, _pids(run))
     held = [
         f"{name} {value:.1f}"
         for name, key in _HELD
@@ -149,6 +154,22 @@ def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
     if held:
         lines.append(f"its log: {', '.join(held)} GiB")
     return (*lines, *(f"expected: {line}" for line in expected_memory(run)))
+
+
+def _memory_then(run: Run) -> aftermath.MemoryRecord | None:
+    try:
+        return aftermath.read(run)
+    except StokerError:
+        return None
+
+
+def _pids(run: Run) -> frozenset[int]:
+    """The leader, and those that the shim had to end."""
+    try:
+        who, record = run.identity(), run.exit()
+    except StokerError:
+        return frozenset()
+    return frozenset([who.leader.pid] if who else []) | frozenset(record.swept if record else [])
 
 
 def _phase_before(known: run_facts.RunFacts) -> Phase | None:

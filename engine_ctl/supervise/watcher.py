@@ -11,7 +11,7 @@ import signal
 import struct
 import time
 
-from engine_ctl.supervise import disk, policy, procs, trim
+from engine_ctl.supervise import aftermath, disk, policy, procs, trim
 from engine_ctl.supervise.readiness import Readiness
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
@@ -50,6 +50,7 @@ class Watcher:
         self.ready = False
         self._known: set[tuple[int, int]] = set()
         self.asked_by_signal = False
+        self._before: tuple[float, int | None, int | None] | None = None
         self._steps: list[tuple[float, signal.Signals]] = []
         self._requested = False
         self._children: dict[int, int] = {}  # wait statuses of those that just ended
@@ -234,6 +235,7 @@ class Watcher:
         return True
 
     def _look_after(self) -> None:
+        self._before = aftermath.sample()
         trim.trim(
             self.path("log"),
             self.spec.get("log_max_bytes", 1 << 30),
@@ -299,18 +301,21 @@ class Watcher:
         seconds = time.monotonic() - self.began
         ended = time.time()
         requested = self.asked_by_signal or os.path.exists(self.path("request.json"))
-        swept: list[int] = []
-        remaining: list[int] = []
-        if self.identity:
-            swept, remaining = sweep(
-                lambda: procs.members(self.dir, self.identity, known=self._known),
-                term_s=min(TERM_S, (self.spec.get("stop") or {}).get("ask_s", TERM_S)),
-            )
         code = number = None
         if self.status is not None and os.WIFEXITED(self.status):
             code = os.WEXITSTATUS(self.status)
         elif self.status is not None and os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
+        swept: list[int] = []
+        remaining: list[int] = []
+        memory = None
+        if self.identity:
+            if self.leader and policy.failed(self.spec.get("kind", ""), requested, code):
+                memory = self._look_at_memory()
+            swept, remaining = sweep(
+                lambda: self._left(memory),
+                term_s=min(TERM_S, (self.spec.get("stop") or {}).get("ask_s", TERM_S)),
+            )
         decision = policy.NO
         if self.leader:
             decision = policy.again(
@@ -337,13 +342,47 @@ class Watcher:
             "restart_in_s": decision.delay_s,
             "gave_up": decision.gave_up,
         }
+        if memory is not None:
+            memory.poll()
+            self._keep(memory)
         disk.fill(self.path("exit.json"), record)
         for name in _LAST_WORDS:
             if name != "request.json" or decision.delay_s is None:
                 disk.release(self.path(name))
         if policy.failed(self.spec.get("kind", ""), requested, code):
             self.tell(_how(self.error, code, number, decision), "error")
+        if memory is not None:
+            known, now = memory.poll(), time.monotonic()
+            delay = decision.delay_s
+            memory.wait(aftermath.PATIENCE_S if delay is None else min(aftermath.PATIENCE_S, delay))
+            if delay is not None:
+                decision = decision._replace(delay_s=max(0.0, delay - (time.monotonic() - now)))
+            if not known:
+                self._keep(memory)
         return decision
+
+    def _left(self, memory: aftermath.Aftermath | None) -> list[procs.Proc]:
+        """What is alive of the run."""
+        asking: list[int] = []
+        if memory is not None:
+            memory.poll()
+            asking = memory.pids
+        return procs.members(self.dir, self.identity, known=self._known, exclude=asking)
+
+    def _look_at_memory(self) -> aftermath.Aftermath | None:
+        try:
+            return aftermath.Aftermath(
+                self._left(None), self._before, gpus=self.spec.get("platform") != "cpu"
+            )
+        except Exception as error:  # nothing here is worth an exit record
+            disk.complain(f"memory at the end is not known: {error}")
+            return None
+
+    def _keep(self, memory: aftermath.Aftermath) -> None:
+        try:
+            disk.write_json(self.path("memory.json"), memory.record)
+        except OSError as error:
+            disk.complain(f"memory.json: {error}")
 
     def tell(self, text: str, severity: str = "info") -> None:
         run = self.spec.get("run", self.dir)
