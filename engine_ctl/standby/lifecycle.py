@@ -334,6 +334,8 @@ def start(
         except (Refused, Unavailable):
             if run.identity() is not None:
                 raise
+            # What a shim wrote that could not begin is not this run's end.
+            (run.dir / "exit.json").unlink(missing_ok=True)
     _note(run, via="spawn", standby=None, **_address(store, wanted.identity()))
     launch(run, env=base)
     return None

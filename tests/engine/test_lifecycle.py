@@ -14,6 +14,7 @@ from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.model import Phase
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations import explain, lifecycle
+from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.liveness import Life
 from tests.engine.conftest import CpuRuntime
@@ -101,17 +102,26 @@ def test_a_killed_api_server_leaves_no_children(here: World) -> None:
     assert liveness.look(run).life is Life.FAILED
 
 
-def test_restarted_by_policy_after_a_failure(here: World) -> None:
+def test_restarted_by_policy_from_the_standby_and_without_it(here: World) -> None:
     here.profile("again", restart={"policy": "on-failure", "backoff_s": 0.2})
     run = lifecycle.start(here.ctx, "again", "again")
     here.wait_ready(run)
-    who = run.identity()
-    assert who is not None
-    os.kill(who.leader.pid, signal.SIGKILL)
+    os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
     until(lambda: here.current("again").number == 2, 60)
     second = here.current("again")
     here.wait_ready(second)
-    assert second.spec().attempt == 2
+    assert (second.spec().attempt, second.spec().via) == (2, "standby")
+    assert complete(second.spec().port or 0, str(here.model))
+    # The same once more, when the standby has gone.
+    for standing in standbys.listing(here.ctx.store):
+        assert standing.hello is not None
+        os.kill(standing.hello.pid, signal.SIGKILL)
+    os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
+    until(lambda: here.current("again").number == 3, 60)
+    third = here.current("again")
+    until(lambda: third.identity() is not None, 30)
+    assert third.spec().via == "spawn"
+    assert here.live_runs("again") == ["again/3"]
     lifecycle.stop(here.ctx, "again")
     assert here.live_runs("again") == []
 

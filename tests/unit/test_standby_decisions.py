@@ -17,7 +17,8 @@ from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import identity
 from engine_ctl.standby.client import CheckError
-from engine_ctl.standby.identity import relevant, standby_identity
+from engine_ctl.standby.environment import relevant
+from engine_ctl.standby.identity import standby_identity
 from engine_ctl.standby.lifecycle import SOCKET_PATH_LIMIT, Wanted, command, socket_path
 from engine_ctl.standby.memory import DEFAULT_COST, FLOOR_BYTES, GIB, floor, may_keep, to_stop
 from profiles.model import EnvRef
