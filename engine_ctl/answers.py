@@ -55,7 +55,8 @@ class Fix:
 class FailureCard:
     """Why one run failed or ended, with what an operator does next. `after_s` seconds after its
     start; `ended` wall-clock seconds; `log_offset` bytes, where the first cause stands in `log`.
-    `memory` says in lines what memory was then, `memory_then` what the shim recorded of it."""
+    `memory` says in lines what memory was then, `memory_then` what the shim recorded of it;
+    `leftovers` what is there of the run though it has ended, and the remedy."""
 
     unit: str
     run: str
@@ -70,6 +71,7 @@ class FailureCard:
     changed_by: str = ""
     memory: tuple[str, ...] = ()
     memory_then: MemoryRecord | None = None
+    leftovers: tuple[str, ...] = ()
     log: str | None = None
     log_offset: int | None = None
 

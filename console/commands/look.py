@@ -29,7 +29,7 @@ def ps(units: tuple[str, ...], as_json: bool) -> None:
         emit_json(found)
         return
     for problem in found["problems"]:
-        print(f"damaged: {problem}", file=sys.stderr)
+        print(f"problem: {problem}", file=sys.stderr)
     if not found["units"]:
         print("no unit yet; try: stoker demo, or stoker start UNIT --profile NAME")
         return
@@ -203,6 +203,8 @@ def why(
         print(f"  {card.cause.category}: {card.cause.hint}\n  {card.cause.line}")
     for fix in card.fixes:
         print(f"  do this: {fix.key} {fix.now} → {fix.proposed}")
+    for text in card.leftovers:
+        print(f"  left over: {text}")
     for text in card.memory:
         print(f"  memory then: {text}")
     for change in card.changed:

@@ -43,6 +43,8 @@ def _failure(card: FailureCard, now: float, cells: int) -> list[Item]:
         by = Span(f"   ({clean(card.changed_by)})", "muted") if card.changed_by else Span("")
         label = "changed last" if index == 0 else ""
         lines.append(clip_line(line(Span(_pad(label, cells), "muted"), *_fix(change), by), cells))
+    for index, text in enumerate(card.leftovers):
+        lines += _row("left over" if index == 0 else "", clean(text), cells, "warn")
     for index, text in enumerate(card.memory):
         lines += _row("memory then" if index == 0 else "", clean(text), cells)
     if cause is not None and cause.line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine_ctl.metrics.hints import HUNG_AFTER_S
 from engine_ctl.model import Alert, GpuView, Kind, Phase, UnitView
@@ -13,17 +13,24 @@ _SERVING = (Phase.READY, Phase.SLEEPING)
 
 
 def alerts(
-    units: Sequence[UnitView], orphans: Sequence[Orphan], gpus: Sequence[GpuView]
+    units: Sequence[UnitView],
+    orphans: Sequence[Orphan],
+    gpus: Sequence[GpuView],
+    resident: Mapping[int, int | None] | None = None,
 ) -> tuple[Alert, ...]:
-    """Orphans first (they hold memory that a start may need), then what each unit suffers."""
-    found = _orphans(orphans, gpus)
+    """Orphans first (they hold memory that a start may need), then what each unit suffers.
+
+    `resident` is host memory by pid of an orphan, in bytes."""
+    found = _orphans(orphans, gpus, resident or {})
     for unit in units:
         found += _of_unit(unit)
     return tuple(found)
 
 
-def _orphans(orphans: Sequence[Orphan], gpus: Sequence[GpuView]) -> list[Alert]:
-    """One alert per run; the GPU and the memory where NVML names them."""
+def _orphans(
+    orphans: Sequence[Orphan], gpus: Sequence[GpuView], resident: Mapping[int, int | None]
+) -> list[Alert]:
+    """One alert per run; the GPU and the memory where NVML names them, else the host's."""
     by_run: dict[str, list[Orphan]] = {}
     for orphan in orphans:
         by_run.setdefault(orphan.run, []).append(orphan)
@@ -43,7 +50,9 @@ def _orphans(orphans: Sequence[Orphan], gpus: Sequence[GpuView]) -> list[Alert]:
             amount = f"{size / _GIB:.1f} GiB" if size else "memory"
             text = f"GPU {where}: {amount} held by {what} of run {run}, which has ended"
         else:
-            text = f"{what} of run {run} still there, though the run has ended"
+            size = sum(resident.get(pid) or 0 for pid in pids)
+            amount = f", {size / _GIB:.1f} GiB of host memory" if size else ""
+            text = f"{what} of run {run} still there, though the run has ended{amount}"
         found.append(Alert(text, action="reap", unit=members[0].unit, pids=pids))
     return found
 

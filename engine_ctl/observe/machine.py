@@ -35,12 +35,14 @@ OTHERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What holds memory now. `by_run` sums each run's holdings: (bytes, NVML indices)."""
+    """What holds memory now. `by_run` sums each run's holdings: (bytes, NVML indices);
+    `resident` is the host memory of each orphan by pid."""
 
     host: HostView
     gpus: tuple[GpuView, ...]
     orphans: tuple[Orphan, ...]
     by_run: Mapping[str, tuple[int, tuple[int, ...]]]
+    resident: Mapping[int, int | None]
 
 
 class MachineWatch:
@@ -83,7 +85,9 @@ class MachineWatch:
             self._refresh_others(now)
             holders = host_holders(owners, self._process_memory, leaders, self._others)
         host = host_view(reading, readings, holders)
-        return Machine(host, gpus, self._orphans, _by_run(gpus, host))
+        left = {orphan.pid: self._process_memory(orphan.pid) for orphan in self._orphans}
+        resident = {pid: None if each is None else each.size for pid, each in left.items()}
+        return Machine(host, gpus, self._orphans, _by_run(gpus, host), resident)
 
     def close(self) -> None:
         self._source.close()

@@ -165,7 +165,7 @@ class Sampler:
             units=tuple(views),
             gpus=machine.gpus,
             events=self._read_events(),
-            alerts=alerts(views, machine.orphans, machine.gpus),
+            alerts=alerts(views, machine.orphans, machine.gpus, machine.resident),
             runtimes=self._runtimes,
             problems=(
                 *listing.problems,

@@ -15,6 +15,7 @@ from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.fixes import fixes_for
+from engine_ctl.operations.leftovers import leftovers, words
 from engine_ctl.operations.runs import run_of
 from engine_ctl.state import aftermath
 from engine_ctl.state.expected import expected_memory
@@ -101,6 +102,7 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
         changed_by=by,
         memory=_memory(run, known),
         memory_then=_memory_then(run),
+        leftovers=_leftovers(ctx, run),
         log=str(run.log),
         log_offset=_offset(run, known),
     )
@@ -154,6 +156,10 @@ def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
     if held:
         lines.append(f"its log: {', '.join(held)} GiB")
     return (*lines, *(f"expected: {line}" for line in expected_memory(run)))
+
+
+def _leftovers(ctx: Context, run: Run) -> tuple[str, ...]:
+    return tuple(words(left) for left in leftovers(ctx, (run.unit,)) if left.run == run.id)
 
 
 def _memory_then(run: Run) -> aftermath.MemoryRecord | None:

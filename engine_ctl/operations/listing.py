@@ -9,6 +9,7 @@ from engine_ctl.model import Phase, UnitView
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.leftovers import leftovers, words
 from engine_ctl.operations.resuming import resume_in_background
 from engine_ctl.operations.runs import adopt_orphans
 from engine_ctl.state.store import Run
@@ -16,14 +17,19 @@ from engine_ctl.supervise.liveness import look
 
 
 def ps(ctx: Context, units: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`{"units": […], "problems": […]}`; units whose shim died are adopted, interrupted swaps are
-    gone on with (by a process of their own)."""
+    """`{"units": […], "leftovers": […], "problems": […]}`; units whose shim died are adopted,
+    interrupted swaps are gone on with (by a process of their own)."""
     for unit in units:
         ctx.store.load(unit)
     adopt_orphans(ctx)
     resume_in_background(ctx)
     found = snapshot_once(ctx.dirs, units or None)
-    return {"units": [row(view) for view in found.units], "problems": list(found.problems)}
+    left = leftovers(ctx, units)
+    return {
+        "units": [row(view) for view in found.units],
+        "leftovers": list(left),
+        "problems": [*found.problems, *map(words, left)],
+    }
 
 
 def row(view: UnitView) -> dict[str, Any]:
