@@ -11,7 +11,7 @@ import msgspec
 from engine_ctl import atomic
 from engine_ctl.answers import MemoryNeed
 from engine_ctl.errors import Failed
-from engine_ctl.operations import snapshots
+from engine_ctl.operations import pruning, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.state.expected import FILE, ForecastRecord
 from engine_ctl.state.records import UnitRecord
@@ -39,7 +39,8 @@ def make_run(
     mark: str = "",
     memory: Sequence[MemoryNeed] = (),
 ) -> Run:
-    """Write the run's directory and make it the unit's current run. The caller holds the lock."""
+    """Write the run's directory and make it the unit's current run; old runs are forgotten. The
+    caller holds the lock."""
     run = ctx.store.new_run(msgspec.structs.replace(prepared.spec, operation=mark))
     snapshots.save(ctx.store, run, prepared.profile)
     if weighed is not None:
@@ -50,6 +51,7 @@ def make_run(
             reasons=[reason.category for reason in weighed.forecast.reasons],
             fields=list(weighed.forecast.differing),
             checked=prepared.check is not None,
+            check_s=prepared.check.seconds if prepared.check is not None else None,
             memory=list(memory_lines(memory)),
         )
         with contextlib.suppress(OSError):
@@ -57,4 +59,5 @@ def make_run(
     ctx.store.set_current(run)
     changes: dict[str, Any] = {"desired": "running", "profile": unit.profile}
     ctx.store.save(msgspec.structs.replace(ctx.store.load(unit.unit), **changes))
+    pruning.prune(ctx)
     return run
