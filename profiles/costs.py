@@ -6,7 +6,10 @@ the key of its torch.compile cache (compute_hash of each configuration)."""
 
 from __future__ import annotations
 
-from profiles.rules import Version, version
+from collections.abc import Mapping
+from typing import Any
+
+from profiles.rules import Version, as_map, version
 from profiles.schema import Argument
 
 LIVE = "live"
@@ -148,6 +151,27 @@ def reloads(key: str, name: str, vllm: str) -> bool:
         return entry is not None and version(vllm) >= entry[1]
     except ValueError:
         return entry is not None
+
+
+# Ways of speculation that draft from the tokens seen so far: no weights are loaded for them.
+WEIGHTLESS = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
+
+
+def drafts_from_weights(args: Mapping[str, Any]) -> bool:
+    """Whether arguments (by their canonical names) ask for speculation with a draft of weights:
+    a model of its own, or heads of the target's checkpoint."""
+    config = as_map(args.get("speculative_config"))
+    given = {
+        str(value)
+        for value in (
+            config.get("method"),
+            config.get("model"),
+            args.get("spec_method"),
+            args.get("spec_model"),
+        )
+        if value not in (None, "")
+    }
+    return bool(given) and not given & WEIGHTLESS
 
 
 def compiles(name: str, argument: Argument | None) -> bool:

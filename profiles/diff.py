@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from profiles.costs import LIVE, NEW_RUNTIME, RELOAD, RESTART, compiles, reloads
+from profiles.costs import (
+    LIVE,
+    NEW_RUNTIME,
+    RELOAD,
+    RESTART,
+    compiles,
+    drafts_from_weights,
+    reloads,
+)
 from profiles.importing.secrets import is_secret
 from profiles.model import EnvRef, Preload, Profile
 from profiles.rules import as_map
@@ -15,6 +23,7 @@ from profiles.schema import ArgumentSchema, canonical, shipped
 from profiles.values import same
 
 MASK = "****"
+_SPECULATION = ("speculative_config", "spec_model", "spec_method")
 RANK = {LIVE: 0, RESTART: 1, RELOAD: 2, NEW_RUNTIME: 3}
 _LIVE_KEYS = (
     "standby",
@@ -117,6 +126,7 @@ def _arguments(
 ) -> Iterator[Change]:
     old = dict(canonical(name, value, schema) for name, value in before.items())
     new = dict(canonical(name, value, schema) for name, value in after.items())
+    drafted = drafts_from_weights(old) or drafts_from_weights(new)
     for name in dict.fromkeys((*old, *new)):
         argument = schema.find(name)
         default = argument.default if argument is not None and "." not in name else None
@@ -128,11 +138,14 @@ def _arguments(
             secret = is_secret(key.rpartition(".")[2]) or name == "watermark_config"
             plain = name.partition(".")[0]
             daemon = prefix != "args"
+            weights = drafted or plain not in _SPECULATION
             yield Change(
                 key=key,
                 before=MASK if secret and was is not None else was,
                 after=MASK if secret and now is not None else now,
-                cost=RELOAD if daemon or reloads(key, plain, schema.version) else RESTART,
+                cost=RELOAD
+                if daemon or (weights and reloads(key, plain, schema.version))
+                else RESTART,
                 compile_miss=not daemon and compiles(plain, argument),
             )
 

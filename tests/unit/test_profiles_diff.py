@@ -103,6 +103,32 @@ def test_the_cost_of_an_argument(
     assert (change.key, change.cost, change.compile_miss) == (key, price, miss)
 
 
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+EAGLE = {"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "price"),
+    [
+        ({}, {"speculative_config": NGRAM}, "restart"),
+        ({}, {"speculative_config": '{"method": "ngram", "prompt_lookup_max": 4}'}, "restart"),
+        ({}, {"speculative_config": {"model": "[ngram]"}}, "restart"),
+        ({"speculative_config": NGRAM}, {"speculative_config": {"method": "suffix"}}, "restart"),
+        ({}, {"spec_method": "ngram"}, "restart"),
+        ({}, {"speculative_config": EAGLE}, "reload"),
+        ({}, {"speculative_config": {"method": "mtp"}}, "reload"),
+        ({"speculative_config": EAGLE}, {}, "reload"),
+        ({"speculative_config": NGRAM}, {"speculative_config": EAGLE}, "reload"),
+        ({}, {"spec_model": "org/draft"}, "reload"),
+    ],
+)
+def test_speculation_costs_a_load_only_where_a_draft_has_weights(
+    before: dict[str, Any], after: dict[str, Any], price: str
+) -> None:
+    changes = diff(profile(before), profile(after))
+    assert changes and cost(changes) == price
+
+
 def test_the_weights_key_grew_in_0_33() -> None:
     after = profile({"kv_cache_dtype": "fp8"})
     assert only(profile(), after, "0.32").cost == "restart"
