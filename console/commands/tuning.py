@@ -213,15 +213,16 @@ def sweep(
     which restarts nothing). Ctrl-C stops after putting the unit back; --resume goes on.
     """
     from engine_ctl.operations.context import Context
-    from engine_ctl.tune import journal, rows
+    from engine_ctl.tune import journal, planning, rows
     from engine_ctl.tune import sweep as sweeps
+    from engine_ctl.tune.stopper import Stopper
 
     ctx = Context()
     options = _settings(given)
     if listing:
         return _sweeps(ctx, unit, as_json)
     bar = _Bar(as_json)
-    stopper = sweeps.Stopper()
+    stopper = Stopper()
 
     def tell(text: str) -> None:
         bar.clear()
@@ -238,9 +239,9 @@ def sweep(
         else:
             if unit is None:
                 raise Usage("name the unit to tune, or --resume ID")
-            made = sweeps.plan(ctx, unit, sets, goal, mode, keep, options)
+            made = planning.plan(ctx, unit, sets, goal, mode, keep, options)
             if dry_run:
-                return _dry_run(made, as_json)
+                return _dry_run(ctx, made, as_json)
             made = sweeps.start(ctx, made, tell, bar, stopper)
     finally:
         bar.clear()
@@ -282,9 +283,12 @@ def _sweeps(ctx: Any, unit: str | None, as_json: bool) -> int:
     return 0
 
 
-def _dry_run(made: Any, as_json: bool) -> int:
-    from engine_ctl.tune import order
+def _dry_run(ctx: Any, made: Any, as_json: bool) -> int:
+    from engine_ctl.tune import order, outcomes
+    from engine_ctl.tune.journal import SweepState
     from engine_ctl.tune.points import label
+
+    expected = outcomes.forecast_of(ctx, made, SweepState())
 
     points = [made.points[index] for index in made.order]
     steps = order.steps(made.base, points)
@@ -293,6 +297,8 @@ def _dry_run(made: Any, as_json: bool) -> int:
             {
                 "unit": made.unit,
                 "goal": made.goal,
+                "forecast_s": expected.seconds,
+                "restarts": expected.restarts,
                 "points": [
                     {"point": p, "restart": s.restart, "reload": s.reload, "compiles": s.compiles}
                     for p, s in zip(points, steps, strict=True)
@@ -306,6 +312,11 @@ def _dry_run(made: Any, as_json: bool) -> int:
         words += ["loads weights again"] * step.reload + ["compiles"] * step.compiles
         rows.append((str(number), label(point), ", ".join(words)))
     print(table(rows, ("", "point", "takes"), (0,)))
+    if expected.seconds is not None:
+        took = f"about {expected.seconds:.0f} s in all, judged by earlier ones"
+    else:
+        took = "no bench of this unit yet to judge the time by"
+    print(f"\n{expected.restarts} restarts with putting back; {took}")
     return 0
 
 
@@ -342,7 +353,7 @@ def _comparison_text(found: Any) -> str:
     lines += [f"note: {text}" for text in found.conditions]
     if found.own_share is not None:
         lines.append(
-            f"{found.wall_s:.0f} s for the points, of which {found.own_share:.1%} were Stoker's own"
+            f"{found.wall_s:.0f} s in all, of which {found.own_share:.1%} were Stoker's own"
         )
     return "\n".join(lines)
 

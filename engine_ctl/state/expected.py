@@ -13,13 +13,14 @@ FILE = "forecast.json"
 
 class ForecastRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict expected of the weights, and the memory that was expected to be needed and
-    free, a line for each device."""
+    free, a line for each device. `check_s`: how long vLLM's own check of the arguments took."""
 
     schema: int = 1
     verdict: str | None = None
     reasons: list[str] = msgspec.field(default_factory=list)
     fields: list[str] = msgspec.field(default_factory=list)
     checked: bool = False
+    check_s: float | None = None
     memory: list[str] = msgspec.field(default_factory=list)
 
 
@@ -27,6 +28,12 @@ def expected_memory(run: Run) -> tuple[str, ...]:
     """The lines about memory; () when nothing was kept."""
     record = _read(run)
     return tuple(record.memory) if record is not None else ()
+
+
+def expected_check_s(run: Run) -> float | None:
+    """Seconds of vLLM's own check; None when nobody was asked, or nothing was kept."""
+    record = _read(run)
+    return record.check_s if record is not None else None
 
 
 def expected_reasons(run: Run) -> tuple[str, ...]:

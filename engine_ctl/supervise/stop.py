@@ -24,6 +24,7 @@ from engine_ctl.supervise.sweep import TERM_S, sweep
 from profiles.model import Stop
 
 _LOOK_S = 0.05
+_GONE_S = 0.01  # another who looks may hold its lock for a moment
 _PENDING_S = 10.0
 # The shim's own sweep (grace, TERM, KILL) after the leader's end, and its disk.
 _SHIM_S = 45.0
@@ -184,7 +185,8 @@ def _verify(run: Run, who: RunIdentity, times: Stop) -> None:
         try:
             lock = hold_shim_lock(run, patience_s=0.0)
         except Busy:
-            time.sleep(_LOOK_S)
+            if identity.wait_gone(who.shim, _LOOK_S):
+                time.sleep(_GONE_S)
             continue
         try:
             if run.exit() is None:

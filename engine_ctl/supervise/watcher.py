@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-FAST_S = 0.25  # while starting: clock samples, readiness
+FAST_S = 0.25  # while starting: clock samples
+READY_S = 0.05  # while nothing answers yet: whether something does
 SLOW_S = 5.0  # afterwards: free space, size of the log, a request that came without a signal
 # A run without a readiness address is sampled like a starting one for so long.
 SETTLE_S = 120.0
@@ -191,6 +192,8 @@ class Watcher:
                 slow_at = now + SLOW_S
                 self._look_after()
             wait = FAST_S if starting else max(0.0, slow_at - time.monotonic())
+            if asks is not None and not asks.why:
+                wait = READY_S
             if self._steps:
                 wait = max(0.0, min(wait, self._steps[0][0] - time.monotonic()))
             answers = asks.waits_for() if asks is not None else []

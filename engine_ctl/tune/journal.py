@@ -46,9 +46,10 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the journal. `what`: begun, resumed, trying, refused, failed, done, stopped,
-    ended. Seconds: `swap_s` until the point's engine served, `bench_s` of its bench, `wall_s` of
-    the whole point, `vllm_s` the part of it that was vLLM's own."""
+    """One line of the journal. `what`: begun, resumed, checked (all points ahead), trying, refused,
+    failed, done, stopped, ended (both after putting back). Seconds: `swap_s` until the point's
+    engine served, `bench_s` of its bench, `wall_s` of the whole step, `vllm_s` the part of it that
+    was vLLM's own (None: not known)."""
 
     at: float
     what: str
@@ -77,10 +78,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class SweepState:
-    """The journal, replayed. `state`: running, interrupted (nobody works on it), stopped, ended."""
+    """The journal, replayed. `state`: running, interrupted (nobody works on it), stopped, ended.
+    `wall_s` of all steps of which it is known how much was vLLM's, and that: `vllm_s`."""
 
     state: str = "interrupted"
     reason: str = ""
+    wall_s: float = 0.0
+    vllm_s: float = 0.0
     outcomes: dict[tuple[int, int], Outcome] = field(default_factory=dict)
 
     def of(self, point: int, rung: int = 0) -> Outcome | None:
@@ -96,6 +100,9 @@ def replay(entries: Sequence[Entry]) -> SweepState:
     """Pure."""
     state = SweepState()
     for entry in entries:
+        if entry.wall_s is not None and entry.vllm_s is not None:
+            state.wall_s += entry.wall_s
+            state.vllm_s += entry.vllm_s
         if entry.what in ("stopped", "ended"):
             state.state, state.reason = entry.what, entry.reason
         elif entry.what in ("begun", "resumed"):

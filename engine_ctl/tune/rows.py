@@ -15,10 +15,10 @@ from engine_ctl.tune import halving, journal, records
 from engine_ctl.tune.goal import Goal, parse_goal
 from engine_ctl.tune.journal import SweepRecord, SweepState
 from engine_ctl.tune.order import Forecast
+from engine_ctl.tune.outcomes import figures, forecast_of, last_rung
 from engine_ctl.tune.points import label
 from engine_ctl.tune.records import BenchRecord
 from engine_ctl.tune.stats import Stat, within_noise
-from engine_ctl.tune.sweep import figures, forecast_of, last_rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Row:
 class Comparison:
     """What a table, a chart or a report shows. `title` says what is compared; `state` is that of
     the sweep (running, stopped, interrupted, ended), empty for benches; `own_share` is Stoker's
-    part of the wall time of the points that were done."""
+    part of `wall_s`: checking all points ahead, every point that was done, putting back."""
 
     title: str
     unit: str
@@ -138,7 +138,6 @@ def of_sweep(ctx: Context, id: str) -> Comparison:
     state = journal.state_of(ctx.dirs, id)
     goal = parse_goal(made.goal)
     rows = [_row(ctx, made, state, index) for index in made.order]
-    done = [o for o in state.outcomes.values() if o.wall_s is not None and o.vllm_s is not None]
     return Comparison(
         title=f"sweep {id} of {made.unit}",
         unit=made.unit,
@@ -147,10 +146,10 @@ def of_sweep(ctx: Context, id: str) -> Comparison:
         sweep=id,
         state=state.state,
         reason=state.reason,
-        forecast=forecast_of(made, state),
+        forecast=forecast_of(ctx, made, state),
         axes=tuple(made.axes),
-        wall_s=round(sum(o.wall_s or 0.0 for o in done), 3) if done else None,
-        vllm_s=round(sum(o.vllm_s or 0.0 for o in done), 3) if done else None,
+        wall_s=round(state.wall_s, 3) if state.wall_s else None,
+        vllm_s=round(state.vllm_s, 3) if state.wall_s else None,
     )
 
 

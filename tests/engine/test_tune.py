@@ -16,7 +16,16 @@ import pytest
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.operations import lifecycle, snapshots
 from engine_ctl.supervise import liveness, procs
-from engine_ctl.tune import history, journal, measure, operation, records, rows, sweep
+from engine_ctl.tune import (
+    history,
+    journal,
+    measure,
+    operation,
+    planning,
+    records,
+    rows,
+    sweep,
+)
 from engine_ctl.tune.history import Filter
 from engine_ctl.tune.progress import BenchProgress
 from tests.engine.conftest import CpuRuntime
@@ -129,7 +138,7 @@ def test_what_is_wrong_is_said_before_anything_runs(here: World, port: int) -> N
     with operation.measuring(here.ctx, "a"), pytest.raises(Busy, match="being measured by test"):
         operation.bench(here.ctx, "a")
     with pytest.raises(Usage, match="did you mean max_num_seqs"):
-        sweep.plan(here.ctx, "a", ["max_num_seq=1,2"])
+        planning.plan(here.ctx, "a", ["max_num_seq=1,2"])
     assert len(here.ctx.store.runs("bench-a")) == before
     with pytest.raises(Failed, match=r"vllm bench serve failed: .*unrecognized arguments: --bogus"):
         operation.bench(here.ctx, "a", {**QUICK, "extra": {"bogus": 1}})
@@ -230,7 +239,7 @@ def test_a_stopped_sweep_puts_the_unit_back(here: World, port: int) -> None:
 def test_a_point_that_fails_does_not_end_the_sweep(here: World, port: int) -> None:
     """A KV cache too small for the model is found out by the engine only, after the check."""
     before = snapshots.require(here.current("a")).args["max_num_seqs"]
-    made = sweep.plan(
+    made = planning.plan(
         here.ctx,
         "a",
         ["num_gpu_blocks_override=1,default"],
