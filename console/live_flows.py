@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from console.flows import Flows
 
 SLEEPS = (
-    ("1", "weights to the host's memory, KV cache dropped: awake again in seconds"),
-    ("2", "weights and KV cache dropped: the disk is read again to wake"),
-    ("0", "requests wait, no memory comes back"),
+    ("1", "weights move to host memory: awake again in seconds"),
+    ("2", "weights are dropped: waking reads the disk"),
+    ("0", "requests wait; no memory comes back"),
 )
 
 

@@ -9,7 +9,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from console.screens.card import CardScreen
-from console.view.spans import Line, Span
+from console.view.spans import Line, Span, fold
 from console.widgets.lines import Lines
 
 
@@ -39,7 +39,8 @@ class ConfirmScreen(CardScreen[bool]):
             Span("esc", "key", "no"),
             Span(" leave everything as it is", "", "no"),
         )
-        self.put([*self._content, (), keys])
+        folded = [part for spans in self._content for part in fold(spans, self.room)]
+        self.put([*folded, (), keys])
 
     def on_lines_pressed(self, message: Lines.Pressed) -> None:
         message.stop()

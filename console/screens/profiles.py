@@ -103,7 +103,7 @@ class ProfilesScreen(StokerScreen):
             self._asked_at = now
             self._ask_list()
         cells = self.size.width
-        left = max(28, min(cells // 3, 60))
+        left = 24 if cells < 100 else min(cells // 3, 60)
         self.show_frame(snapshot, None)
         self.lines("log-title").set_lines([self._title(cells)])
         listing = self.lines("list")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
 from console.view import numbers as n
 from console.view.spans import Line, Span, clean, clip_line, line, pad, wrap
 from console.view.units import VERDICTS, reason_words
-from engine_ctl.answers import ForecastView, MemoryNeed, PhaseSeconds
+from engine_ctl.answers import ChangeView, ForecastView, MemoryNeed, PhaseSeconds
 from engine_ctl.model import Phase
 
 COST_STYLE = {
@@ -64,19 +68,31 @@ def _memory(need: MemoryNeed) -> str:
 def _changes(view: ForecastView, cells: int) -> list[Line]:
     if not view.changes:
         return [line(Span("  no argument changes", "muted")), ()]
-    widest = min(max(len(change.key) for change in view.changes), 32)
-    values = [f"{clean(c.old)} → {clean(c.new)}" for c in view.changes]
+    return [*change_lines(view.changes, cells), ()]
+
+
+def change_lines(changes: Sequence[ChangeView], cells: int) -> list[Line]:
+    """Each change with both values and its cost, which goes beneath where there is no room."""
+    widest = min(max(len(change.key) for change in changes), 32)
+    values = [
+        clean(c.old) if c.cost == "unchanged" else f"{clean(c.old)} → {clean(c.new)}"
+        for c in changes
+    ]
     room = min(max(len(text) for text in values), 36)
     lines: list[Line] = []
-    for change, text in zip(view.changes, values, strict=True):
-        note = f", {clean(change.note)}" if change.note else ""
-        spans = (
-            Span("  " + pad(clean(change.key), widest) + "  ", "bold"),
-            Span(pad(clean(change.old) if change.cost == "unchanged" else text, room) + "  "),
-            Span(clean(change.cost) + note, COST_STYLE.get(change.cost, "")),
-        )
-        lines.append(clip_line(spans, cells))
-    return [*lines, ()]
+    for change, text in zip(changes, values, strict=True):
+        key = Span("  " + pad(clean(change.key), widest) + "  ", "bold")
+        style = COST_STYLE.get(change.cost, "")
+        cost = clean(change.cost) + (f", {clean(change.note)}" if change.note else "")
+        beside = widest + 4 + room + 2
+        if beside + cell_len(cost) <= cells:
+            lines.append((key, Span(pad(text, room) + "  "), Span(cost, style)))
+            continue
+        lines.append(clip_line((key, Span(text)), cells))
+        indent = " " * (widest + 4)
+        texts = wrap(cost, max(cells - len(indent), 20))
+        lines += [line(Span(indent + told, style)) for told in texts]
+    return lines
 
 
 def _weights(view: ForecastView, cells: int) -> list[Line]:

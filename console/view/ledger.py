@@ -47,7 +47,7 @@ def _gpu(gpu: GpuView, cells: int) -> list[Line]:
         free = Span(f"   {'free':<8} {n.gib(gpu.free):>7} ", "ok")
         text = ""
         if gpu.fits is not None:
-            text = f" one more engine starts with gpu_memory_utilization up to {gpu.fits:.2f}"
+            text = f" one more engine: gpu_memory_utilization up to {gpu.fits:.2f}"
         lines.append(clip_line((free, Span(text, "muted")), cells))
     lines += [clip_line(line(Span("   " + clean(note), "warn")), cells) for note in gpu.notes]
     return lines
@@ -84,8 +84,8 @@ def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Lin
         "fits": any(holder.fits is not None for holder in holders),
         "parts": any(holder.parts for holder in holders),
     }
-    columns = fit([c for c in COLUMNS if said.get(c.key, True)], cells - 4)
-    lines: list[Line] = [(Span("   "), *heading(columns))]
+    columns = fit([c for c in COLUMNS if said.get(c.key, True)], min(cells - 4, 132), 2)
+    lines: list[Line] = [(Span("   "), *heading(columns, 2))]
     order = {role: index for index, role in enumerate(machine.ROLES)}
     ranked = sorted(holders, key=lambda h: (order.get(h.role, 9), -(h.bytes or 0)))
     for holder in ranked:
@@ -102,7 +102,7 @@ def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Lin
             "parts": _parts(holder),
             "command": Span(clean(holder.command or "–"), "muted"),
         }
-        lines.append((Span("   "), *row(columns, values)))
+        lines.append((Span("   "), *row(columns, values, 2)))
     return lines
 
 

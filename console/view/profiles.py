@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
-
-from console.view.forecast import COST_STYLE
-from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, width, wrap
+from console.view.forecast import change_lines
+from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, wrap
 from engine_ctl.answers import (
     ChangeView,
     LintFinding,
@@ -106,17 +104,4 @@ def difference(changes: Sequence[ChangeView], old: str, new: str, cells: int) ->
     different = [change for change in changes if change.cost != "unchanged"]
     if not different:
         return [*lines, line(Span(" ✓ no difference", "ok"))]
-    widest = min(max(len(change.key) for change in different), 30)
-    for change in different:
-        note = f", {clean(change.note)}" if change.note else ""
-        key = Span("   " + pad(clean(change.key), widest) + "  ", "bold")
-        values = Span(f"{clean(change.old)} → {clean(change.new)}   ")
-        style = COST_STYLE.get(change.cost, "")
-        cost = clean(change.cost) + note
-        if width((key, values)) + cell_len(cost) <= cells:
-            lines.append((key, values, Span(cost, style)))
-            continue
-        lines.append(clip_line((key, values), cells))
-        indent = " " * (widest + 5)
-        lines += [line(Span(indent + t, style)) for t in wrap(cost, max(cells - len(indent), 20))]
-    return lines
+    return [*lines, *change_lines(different, cells)]

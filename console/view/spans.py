@@ -102,6 +102,20 @@ def spread(left: Sequence[Span], right: Sequence[Span], cells: int) -> Line:
     return (*kept, Span(" " * max(gap, 0)), *right)
 
 
+def fold(spans: Line, cells: int) -> list[Line]:
+    """A line as several where its last span does not fit: that one is wrapped, and what follows
+    stands under its beginning."""
+    if width(spans) <= cells:
+        return [spans]
+    *head, last = spans
+    indent = width(head)
+    first, *rest = wrap(last.text, max(cells - indent, 10)) or [""]
+    return [
+        (*head, last._replace(text=first)),
+        *((Span(" " * indent), last._replace(text=text)) for text in rest),
+    ]
+
+
 def wrap(text: str, cells: int, limit: int = 0) -> list[str]:
     """Words of `text` on lines of at most `cells`; at most `limit` lines (0: any number)."""
     lines: list[str] = []

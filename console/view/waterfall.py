@@ -142,8 +142,9 @@ def _numbers(start: StartRecord, best: StartRecord | None, now: float, cells: in
         other = best_took.get(mark.phase)
         if other is not None and mark.seconds is not None and mark.seconds - other > 0.5:
             spans.append(Span(f"   {mark.seconds - other:+.1f} s against the best", "warn"))
-        if mark.note:
-            spans.append(Span(f"   {clean(mark.note)}", "muted"))
         lines.append(clip_line(spans, cells))
+        if mark.note:
+            text = f"         └ {clean(mark.note)}"
+            lines.append(clip_line(line(Span(text, "muted")), cells))
     lines.append(())
     return lines

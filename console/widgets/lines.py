@@ -4,7 +4,7 @@ and scroll by key, and repaints only the cells that changed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -70,7 +70,7 @@ class Lines(ScrollView):
         self._owner: list[int] = []
         self._first: dict[str, int] = {}
         self._strips: dict[tuple[Line, bool], Strip] = {}
-        self._styles: dict[str, Style] = {}
+        self._styles: dict[tuple[str, bool], Style] = {}
 
     # Content
 
@@ -230,11 +230,14 @@ class Lines(ScrollView):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._lines)
 
-    def _style(self, name: str) -> Style:
-        style = self._styles.get(name)
+    def _style(self, name: str, lit: bool = False) -> Style:
+        style = self._styles.get((name, lit))
         if style is None:
-            style = meaning(self.screen, name or "text", self.background_colors[1])
-            self._styles[name] = style
+            under = self.background_colors[1]
+            if lit:
+                under += self.screen.get_component_styles("s-cursor").background
+            style = meaning(self.screen, name or "text", under)
+            self._styles[(name, lit)] = style
         return style
 
     def render_line(self, y: int) -> Strip:
@@ -254,10 +257,9 @@ class Lines(ScrollView):
         return strip.adjust_cell_length(width, fill)
 
     def _segment(self, span: Span, lit: bool) -> Segment:
-        style = self._style(span.style)
-        if lit and not span.style.startswith("bar-"):
-            under: Any = self._style("cursor").bgcolor
-            style += Style(bgcolor=under)
-            if under is None:
-                style += Style(reverse=True)
+        if not lit or span.style.startswith("bar-"):
+            return Segment(span.text, self._style(span.style))
+        style = self._style(span.style, lit)
+        under = self._style("cursor").bgcolor
+        style += Style(bgcolor=under) if under is not None else Style(reverse=True)
         return Segment(span.text, style)

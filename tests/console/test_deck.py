@@ -145,7 +145,7 @@ async def test_the_mouse_selects_presses_and_opens(until: Any) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: ("reap", (48122,)) in ops.calls)
         footer = app.screen.query_one("#footer", Lines)
-        await pilot.click("#footer", offset=(footer.text[0].index("? help"), 0))
+        await pilot.click("#footer", offset=(footer.text[-1].index("? help"), len(footer.text) - 1))
         await until(pilot, lambda: "never stops an engine" in painted(app))
 
 

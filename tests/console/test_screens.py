@@ -18,7 +18,7 @@ SHOWN = {
     "question_mark": "never stops an engine",
     "y": "CUDA graphs did not fit",
     "W": "saved 37.8 s against disk",
-    "g": "one more engine starts with gpu_memory_utilization",
+    "g": "one more engine: gpu_memory_utilization",
     "Q": "first token",
     "k": "FLASH_ATTN (version 3)",
     "w": "kv_cache_dtype",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from textual.color import Color
 
 from console.view import (
     bars,
@@ -27,6 +28,7 @@ from console.view import (
     why,
 )
 from console.view import numbers as n
+from console.widgets.meanings import contrast, readable
 from engine_ctl.model import Alert, GpuView, Holder, Kind, Phase, UnitView, Verdict
 from tests.console import answers, fakes
 
@@ -269,3 +271,44 @@ def test_differing_fingerprint_fields_show_both_values() -> None:
 
 def test_verdicts_have_a_style_each() -> None:
     assert set(units.VERDICTS) == set(Verdict)
+
+
+@pytest.mark.parametrize("ground", ["#121212", "#e0e0e0", "#fdf6e3", "#2e3440"])
+@pytest.mark.parametrize("text", ["#ffa62b", "#4ebf71", "#ba3c5b", "#0178d4", "#808080"])
+def test_every_colour_is_readable_on_every_ground(text: str, ground: str) -> None:
+    before, under = Color.parse(text), Color.parse(ground)
+    found = readable(before, under, 4.5)
+    assert contrast(found, under) >= 4.5
+    if contrast(before, under) >= 4.5:
+        assert found == before
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    black, white = Color.parse("#000000"), Color.parse("#ffffff")
+    assert contrast(black, white) == pytest.approx(21.0)
+    assert contrast(Color.parse("#767676"), white) == pytest.approx(4.54, abs=0.01)
+
+
+def test_a_long_consequence_is_folded_under_its_beginning() -> None:
+    whole = (spans.Span("⚠ ", "warn"), spans.Span("one two three four five", "warn"))
+    assert [spans.plain(part) for part in spans.fold(whole, 12)] == [
+        "⚠ one two",
+        "  three four",
+        "  five",
+    ]
+    assert spans.fold(whole, 40) == [whole]
+
+
+def test_the_header_counts_units_by_state() -> None:
+    wide = spans.plain(machine.header(fakes.gpu_snapshot(), 140))
+    assert "4 ready" in wide and "1 starting" in wide and "1 failed" in wide
+    small = spans.plain(machine.header(fakes.gpu_snapshot(), 80))
+    assert "● 4" in small and "✗ 1" in small and len(small) == 80
+
+
+def test_phases_lie_where_they_lay_in_the_start() -> None:
+    found = texts(waterfall.items(answers.STARTS, "chat-8b/18", fakes.NOON, 120))
+    bars = [text[text.index(" s  ", 35) + 3 :] for text in found if " at " in text]
+    begins = [len(bar) - len(bar.lstrip()) for bar in bars]
+    assert begins == sorted(begins) and begins[-1] > begins[0]
+    assert max(bar.count("━") for bar in bars) == bars[5].count("━")
