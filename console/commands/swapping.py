@@ -18,10 +18,9 @@ def forecast(unit: str, profile: str | None, as_json: bool) -> int:
 
     Nothing is touched. Exit code 1: the start would be refused.
     """
+    from engine_ctl.operations.context import Context
     from engine_ctl.swap.forecast import forecast as ask
     from engine_ctl.swap.forecast import text
-
-    from engine_ctl.operations.context import Context
 
     found = ask(Context(), unit, profile)
     if as_json:
@@ -89,6 +88,7 @@ def _report(done: object, as_json: bool) -> int:
                 "run": done.new_run if done.outcome == Outcome.COMMITTED else done.old_run,
                 "seconds": done.seconds,
                 "down_s": done.down_s,
+                "proof": done.proof,
             }
         )
     else:

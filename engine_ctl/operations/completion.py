@@ -12,6 +12,15 @@ from engine_ctl.operations.planning import Endpoint
 from engine_ctl.state.records import RunSpec
 
 
+class Answered(Failed):
+    """The server answered with an error: its HTTP status `code` and its own words."""
+
+    def __init__(self, url: str, code: int, text: str) -> None:
+        super().__init__(f"{url} answered {code}: {text}")
+        self.code = code
+        self.text = text
+
+
 def base_url(spec: RunSpec) -> str:
     """http://host:port of a run, with an address that this machine can ask."""
     if spec.host is None or spec.port is None:
@@ -20,21 +29,21 @@ def base_url(spec: RunSpec) -> str:
 
 
 def post(url: str, body: dict[str, Any], timeout_s: float, api_key: str | None = None) -> Any:
-    """POST JSON, get JSON. Raises Failed with the server's own words."""
-    headers = {"Content-Type": "application/json"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """POST JSON, get JSON. Raises Answered with the server's own words, else Failed."""
+    return _exchange(url, json.dumps(body).encode(), timeout_s, api_key)
+
+
+def models(url: str, timeout_s: float, api_key: str | None = None) -> list[str] | None:
+    """The names that the engine serves; None where it has no such list. Raises as `post`."""
     try:
-        with opener.open(request, timeout=timeout_s) as reply:
-            data = reply.read()
-            return json.loads(data) if data.strip() else None
-    except urllib.error.HTTPError as error:
-        text = error.read(2000).decode(errors="replace")
-        raise Failed(f"{url} answered {error.code}: {text}") from None
-    except (OSError, ValueError) as error:
-        raise Failed(f"{url} did not answer: {error}") from None
+        reply = _exchange(f"{url}/v1/models", None, timeout_s, api_key)
+        return [str(each["id"]) for each in reply["data"]]
+    except Answered as error:
+        if error.code == 404:
+            return None
+        raise
+    except (KeyError, TypeError):
+        raise Failed(f"{url}/v1/models answered without a list of models") from None
 
 
 def ask(
@@ -45,10 +54,31 @@ def ask(
     timeout_s: float = 60.0,
     api_key: str | None = None,
 ) -> str:
-    """The text of one greedy completion of `tokens` tokens. Raises Failed."""
+    """The text of one greedy completion of `tokens` tokens. Raises as `post`, and Failed when the
+    answer holds no token (an engine that is being stopped answers so)."""
     body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
     reply = post(f"{url}/v1/completions", body, timeout_s, api_key)
     try:
-        return str(reply["choices"][0]["text"])
+        text, made = str(reply["choices"][0]["text"]), reply["usage"]["completion_tokens"]
     except (KeyError, IndexError, TypeError):
         raise Failed(f"{url} answered without a completion") from None
+    if not made:
+        raise Failed(f"{url} answered without a single token")
+    return text
+
+
+def _exchange(url: str, data: bytes | None, timeout_s: float, api_key: str | None) -> Any:
+    headers = {"Content-Type": "application/json"} if data is not None else {}
+    if api_key:
+        headers["Authorization"] = f"Bearer {api_key}"
+    request = urllib.request.Request(url, data, headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout_s) as reply:
+            answer = reply.read()
+            return json.loads(answer) if answer.strip() else None
+    except urllib.error.HTTPError as error:
+        text = error.read(2000).decode(errors="replace")
+        raise Answered(url, error.code, text) from None
+    except (OSError, ValueError) as error:
+        raise Failed(f"{url} did not answer: {error}") from None

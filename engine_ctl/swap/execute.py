@@ -30,10 +30,11 @@ from engine_ctl.operations.lifecycle import (
 )
 from engine_ctl.operations.planning import Endpoint, model_problem, refuse_if
 from engine_ctl.operations.runs import is_live
+from engine_ctl.operations.weights_ready import ensure_daemon
 from engine_ctl.runtimes.store import Runtime, choose, missing
 from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
-from engine_ctl.state.store import Run
+from engine_ctl.state.store import Run, is_locked
 from engine_ctl.supervise import liveness
 from engine_ctl.swap import memory, proof
 from engine_ctl.swap.journal import Journal, Outcome, Step, SwapRecord, new_id, read
@@ -88,6 +89,7 @@ def swap(
             ctx, unit, profile, runtime, endpoint, current.id if current else None, tell
         )
         refuse_errors(prepared)
+        ensure_daemon(ctx, unit, resolved, tell, live, prepared.sockets)
         weighed = weigh(ctx, prepared)
         refuse_weights(weighed)
         needs = memory_ahead(ctx, prepared, weighed, live)
@@ -277,8 +279,8 @@ class _Swap:
         if run is None:
             return None
         deadline = time.monotonic() + APPEAR_S
-        while run.identity() is None and run.exit() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        while _may_appear(run) and time.monotonic() < deadline:
+            time.sleep(0.05)
         life = liveness.look(run)
         if life.pending or (life.ended and run.identity() is None):
             return None
@@ -287,7 +289,12 @@ class _Swap:
 
     def _prove(self, run: Run) -> None:
         wait_ready(self.ctx, run, self.tell)
-        proof.prove(run)
+        found = proof.prove(run)
+        self.journal.note(proof=found.kind)
+        if found.kind is None:
+            text = f"{run.id} answers /health, and no more is proven: {found.why}"
+            self.tell(f"{self.unit}: {text}")
+            self.ctx.event(self.unit, text, "warning")
 
     def _commit(self) -> SwapRecord:
         record = self.journal.record
@@ -295,7 +302,8 @@ class _Swap:
         done = self.journal.end(Outcome.COMMITTED)
         old = record.old_profile.name if record.old_profile else "nothing"
         change = f"{old} → {record.profile.name}" if record.what != "restart" else run.id
-        self.ctx.event(self.unit, f"{record.what}: {change} in {done.seconds:.1f} s")
+        proven = f", proven by a {record.proof}" if record.proof else ""
+        self.ctx.event(self.unit, f"{record.what}: {change} in {done.seconds:.1f} s{proven}")
         return done
 
     def _give_up(self, reason: str) -> None:
@@ -341,11 +349,20 @@ class _Swap:
         return reason
 
 
+def _may_appear(run: Run) -> bool:
+    """Whether somebody may be about to begin this run: its shim, or a standby that was asked to."""
+    if run.identity() is not None or run.exit() is not None:
+        return False
+    return is_locked(run.dir / "shim.lock") or run.spec().via == "standby"
+
+
 def resume_locked(ctx: Context, record: SwapRecord, tell: Tell) -> SwapRecord:
     """Go on with an interrupted swap; the caller holds the unit's lock."""
     journal = Journal(ctx.store, record)
     if record.step is Step.CHECKED:
-        return journal.end(Outcome.ABANDONED, "interrupted before anything was touched")
+        done = journal.end(Outcome.ABANDONED, "interrupted before anything was touched")
+        ctx.event(record.unit, f"{record.what} to {record.profile.name} given up: {done.reason}")
+        return done
     ctx.event(record.unit, f"going on with an interrupted {record.what} ({record.step})")
     going = _Swap(ctx, journal, tell)
     if record.step in (Step.ROLLING_BACK, Step.PROVING_OLD):

@@ -14,6 +14,7 @@ from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime
 from engine_ctl.operations.planning import Endpoint, model_problem
 from engine_ctl.operations.runs import is_live
+from engine_ctl.operations.weights_ready import DaemonAhead, Way, daemon_ahead, keys_ahead
 from engine_ctl.state.store import Run
 from engine_ctl.swap import past
 from engine_ctl.swap.caches import Caches, plan_is_on
@@ -53,9 +54,11 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         errors.append(str(error))
     if prepared is not None and prepared.error:
         errors.append(f"vLLM {prepared.runtime.version} refuses it: {prepared.error}")
-    weighed = weigh(ctx, prepared) if prepared is not None and not errors else None
-    if weighed is not None:
+    weighed, daemon = None, DaemonAhead(Way.NONE_WANTED)
+    if prepared is not None and not errors:
+        daemon, weighed = _weighed(ctx, unit, resolved, live, prepared)
         _weights_words(weighed, errors, warnings)
+        warnings += [f"no daemon is made: {daemon.why}"] if daemon.why else []
     errors += [
         f"{f.message} ({f.place or f.key})"
         for f in catalogue.lint_resolved(ctx, resolved, None)
@@ -71,7 +74,8 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     if prepared is not None and not errors:
         own = [s for s in starts if s.conditions.runtime == past.runtime_of(prepared)]
         caches = caches_ahead(prepared, own, changes)
-        needs = memory_ahead(ctx, prepared, weighed, live)
+        # What a daemon will hold by then is still free now, and counts in the engine's budget.
+        needs = memory_ahead(ctx, prepared, None if daemon.note else weighed, live)
         _memory_words(needs, errors, warnings)
         verdict = weighed.forecast.verdict if weighed else None
         ahead = past.conditions_ahead(prepared, verdict, caches)
@@ -90,7 +94,7 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         checked_by=_checker(prepared),
         verdict=weighed.forecast.verdict if weighed else None,
         reasons=weighed.forecast.reasons if weighed else (),
-        weights_note=_weights_note(weighed),
+        weights_note=", ".join(filter(None, (daemon.note, _weights_note(weighed)))),
         kv_bytes=_kv_ahead(prepared, live),
         kv_bytes_now=_kv_bytes(live),
         port_note=_port_note(prepared, live),
@@ -119,6 +123,18 @@ def _prepared(
     profile = resolved.profile
     endpoint: Endpoint = swap_endpoint(ctx, unit, profile, live)
     return prepare(ctx, unit, profile, runtime, endpoint, current.id if current else None)
+
+
+def _weighed(
+    ctx: Context, unit: str, resolved: Resolved, live: Run | None, prepared: Prepared
+) -> tuple[DaemonAhead, Weighed]:
+    """What is done about the daemon first, and the verdict after that."""
+    try:
+        daemon = daemon_ahead(ctx, unit, resolved, live, prepared.sockets)
+        keys = keys_ahead(ctx, unit, resolved, daemon)
+    except StokerError as error:
+        return DaemonAhead(Way.NO_ROOM, str(error)), weigh(ctx, prepared)
+    return daemon, weigh(ctx, prepared, keys)
 
 
 def _checker(prepared: Prepared | None) -> str | None:

@@ -41,7 +41,7 @@ class SwapRecord(msgspec.Struct, frozen=True, kw_only=True):
     good one (None: there was none to go back to). `from_run`, `new_run`, `old_run` are run ids;
     `reason` says why the new engine was given up. `seconds` from the request to the outcome,
     `down_s` from the old engine's stop to the new one's readiness. `live`: the running engine was
-    changed without a restart, and how."""
+    changed without a restart, and how. `proof`: what the engine was asked for and gave."""
 
     schema: int = 1
     id: str
@@ -62,6 +62,7 @@ class SwapRecord(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     down_s: float | None = None
     live: str = ""
+    proof: str | None = None
 
 
 class Journal:
@@ -80,6 +81,10 @@ class Journal:
             self._down = time.monotonic()
         self.record = msgspec.structs.replace(self.record, step=step, **changes)
         self._write()
+
+    def note(self, **changes: object) -> None:
+        """Keep what is known now with the next step."""
+        self.record = msgspec.structs.replace(self.record, **changes)
 
     def end(self, outcome: Outcome, reason: str = "") -> SwapRecord:
         now = time.monotonic()

@@ -18,6 +18,7 @@ from engine_ctl.standby.lifecycle import Standing, Wanted
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.launch import launch
+from engine_ctl.weights.records import keys_of
 from profiles.model import Profile
 
 Tell = Callable[[str], None]
@@ -39,6 +40,14 @@ class Prepared:
     standing: Standing | None = None
     why_not: str = ""
     check: Check | None = None
+
+    @property
+    def sockets(self) -> frozenset[str] | None:
+        """Where its ranks look for daemons, by vLLM's own account; None when nobody was asked."""
+        if self.check is None:
+            return None
+        keys = keys_of(msgspec.to_builtins(self.check))
+        return frozenset(key.socket for key in keys if key.socket is not None)
 
     @property
     def error(self) -> str | None:

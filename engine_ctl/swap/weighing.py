@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from engine_ctl.swap.starting import Prepared
 from engine_ctl.weights import client
 from engine_ctl.weights.ahead import loader_config, weights_ahead
 from engine_ctl.weights.forecast import EngineAsks, WeightForecast, forecast_weights
-from engine_ctl.weights.records import WeightsRecord
+from engine_ctl.weights.records import RankKey, WeightsRecord
 from engine_ctl.weights.refusals import CacheFeatures, QuantizationSupport
 
 
@@ -30,8 +31,9 @@ class Weighed:
     problem: str = ""
 
 
-def weigh(ctx: Context, prepared: Prepared) -> Weighed:
-    """Forecast the verdict of a prepared start. Never raises: `problem` says what was not known."""
+def weigh(ctx: Context, prepared: Prepared, planned: Sequence[RankKey] = ()) -> Weighed:
+    """Forecast the verdict of a prepared start. Never raises: `problem` says what was not known.
+    `planned`: keys of a daemon that is made ready first."""
     profile, runtime = prepared.concrete, prepared.runtime
     if not loader_config(profile).uses_cache:
         return Weighed(forecast_weights(EngineAsks(uses_cache=False), {}))
@@ -46,6 +48,7 @@ def weigh(ctx: Context, prepared: Prepared) -> Weighed:
             prepared.spec.env,
             features=features_for(ctx, runtime),
             quantization=quantization_for(ctx, runtime, str(method)) if method else None,
+            planned=planned,
         )
     except StokerError as error:
         return Weighed(WeightForecast(None), problem=str(error))
