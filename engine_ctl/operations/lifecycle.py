@@ -163,9 +163,9 @@ def launch_engine(
     refuse_if([model_problem(profile), dev_mode_problem(profile)])
     endpoint = endpoint_for(ctx, record.unit, profile)
     if profile.preload is not None:
-        from engine_ctl.operations.weights import ensure_daemon
+        from engine_ctl.operations.weights_ready import ensure_daemon
 
-        ensure_daemon(ctx, record.unit, tell)
+        ensure_daemon(ctx, record.unit, resolved, tell)
     before = current.id if current else None
     prepared = prepare(ctx, record.unit, profile, runtime, endpoint, before, tell)
     refuse_errors(prepared)

@@ -23,6 +23,7 @@ from engine_ctl.swap.weighing import features_for
 from engine_ctl.weights import daemons, records, sights, sockets, spec
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.sights import DaemonSight, EngineUse
+from profiles.loading import Resolved
 
 Tell = Callable[[str], None]
 SUFFIX = "-weights"
@@ -79,8 +80,12 @@ def checker(ctx: Context, runtime: Runtime, asked: daemons.Asked) -> daemons.Che
     return ask
 
 
-def asked_of(ctx: Context, unit: str, *, reload: bool = False) -> tuple[daemons.Asked, Runtime]:
-    resolved = ctx.profiles.load(profile_name(ctx, unit))
+def asked_of(
+    ctx: Context, unit: str, resolved: Resolved | None = None, *, reload: bool = False
+) -> tuple[daemons.Asked, Runtime]:
+    """What the unit's daemon would be, of `resolved` or of the profile that the unit has."""
+    if resolved is None:
+        resolved = ctx.profiles.load(profile_name(ctx, unit))
     profile = ctx.concrete(resolved.profile, reload=reload)
     if profile.preload is None:
         raise Usage(f"profile {profile.name} keeps no weights warm; add: preload: {{}}")
@@ -280,45 +285,3 @@ def _history(ctx: Context) -> dict[str, list[tuple[Verdict, str]]]:
                 reason = known.reasons[0].category if known.reasons else ""
                 found.setdefault(record.unit, []).append((known.verdict, reason))
     return found
-
-
-def ensure_daemon(ctx: Context, unit: str, tell: Tell) -> Run | None:
-    """A ready daemon for the unit's weights before an engine starts: one that is there is shared,
-    one that loads is waited for, a missing one is started. None when the profile wants none.
-
-    A daemon that cannot be had is said and is no error where the profile allows falling back."""
-    resolved = ctx.profiles.load(profile_name(ctx, unit))
-    section = resolved.profile.preload
-    if section is None:
-        return None
-    try:
-        asked, runtime = asked_of(ctx, unit)
-        held = _held(ctx, asked, runtime)
-        if held is None:
-            begin = beginner(ctx, asked, tell)
-            run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
-            tell(f"{asked.unit}: run {run.number}, loading the weights once")
-        else:
-            run = held.run
-            if held.ready:
-                return run
-        wait_ready(ctx, run, tell)
-        return run
-    except StokerError as error:
-        if not section.fallback:
-            raise
-        tell(f"{unit}: no weights daemon of its own: {error}")
-        return None
-
-
-def _held(ctx: Context, asked: daemons.Asked, runtime: Runtime) -> DaemonSight | None:
-    """A live daemon of ours at the sockets that this profile's weights would have."""
-    own = sights.sight_of(ctx.store, asked.unit) if ctx.store.exists(asked.unit) else None
-    if own is not None and own.alive:
-        return own
-    alive = [d for d in sights.daemons(ctx.store) if d.alive]
-    if not alive:
-        return None
-    answer = checker(ctx, runtime, asked)(asked.words, asked.env)
-    wanted = {key.socket for key in records.keys_of(answer)}
-    return next((d for d in alive if wanted & set(d.record.sockets)), None)

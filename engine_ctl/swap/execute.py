@@ -251,7 +251,16 @@ class _Swap:
                 if port
                 else endpoint_for(ctx, self.unit, profile)
             )
-            prepared = prepare(ctx, self.unit, profile, runtime, endpoint, None, self.tell)
+            prepared = prepare(
+                ctx,
+                self.unit,
+                profile,
+                runtime,
+                endpoint,
+                None,
+                self.tell,
+                as_recorded=role != "old",
+            )
             self.weighed = weigh(ctx, prepared)
         spec = prepared.spec
         fronts.settle(ctx, spec, profile, self.tell)

@@ -67,10 +67,13 @@ def prepare(
     tell: Tell = lambda _: None,
     check: bool = True,
     operation: str = "",
+    as_recorded: bool = True,
 ) -> Prepared:
     """Plan a start: make a standby ready where the profile allows one, ask it about the arguments.
 
     Nothing that runs is touched. A check that cannot be made is no error: `check` is None then.
+    Raises Failed when the runtime has another vLLM than was recorded (not with `as_recorded`
+    False: going back takes what there is).
     """
     concrete = ctx.concrete(profile)
     spec = engine_spec(
@@ -89,6 +92,10 @@ def prepare(
             answer = standbys.check(ctx.store, wanted, spec.argv, standing=standing)
         except StokerError as error:
             tell(f"{unit}: vLLM could not be asked about the arguments ({error})")
+    if as_recorded:
+        hello = standing.hello if standing is not None else None
+        _refuse_other_version(runtime, hello.version if hello is not None else None)
+        _refuse_other_version(runtime, answer.version if answer is not None else None)
     if answer is not None:
         spec = msgspec.structs.replace(spec, config_hash=answer.config_hash)
     if standing is not None:
@@ -106,6 +113,14 @@ def _standing(ctx: Context, wanted: Wanted, tell: Tell) -> tuple[Standing | None
     except StokerError as error:
         tell(f"starting without a standby: {error}")
         return None, str(error)
+
+
+def _refuse_other_version(runtime: Runtime, found: str | None) -> None:
+    if found is not None and found != runtime.version:
+        raise Failed(
+            f"runtime {runtime.name} was changed underneath: it has vLLM {found} now, "
+            f"{runtime.version} when it was recorded; run: stoker runtime check {runtime.name}"
+        )
 
 
 def refuse_errors(prepared: Prepared) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from engine_ctl.state.store import Store
 from engine_ctl.weights import daemons, records, refusals
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.forecast import EngineAsks, WeightForecast, forecast_weights
-from engine_ctl.weights.records import WeightsRecord
+from engine_ctl.weights.records import RankKey, WeightsRecord
 from profiles.argv import serve_arguments
 from profiles.model import Profile
 
@@ -63,12 +63,14 @@ def weights_ahead(
     features: refusals.CacheFeatures | None = None,
     quantization: refusals.QuantizationSupport | None = None,
     mismatches: Mapping[str, DaemonStatus] | None = None,
+    planned: Sequence[RankKey] = (),
 ) -> Ahead:
     """Forecast the weights of a start of `profile` now.
 
     `answer` is what the runtime said to `check` of its serve arguments, `env` the environment that
     the engine would get. `features`, `quantization`: the version's refusals are included when they
-    are known. `mismatches`: answers of a standby's `daemon_status` about these keys."""
+    are known. `mismatches`: answers of a standby's `daemon_status` about these keys. `planned`:
+    keys of a daemon that will serve before the engine starts, where none does now."""
     config = loader_config(profile)
     keys = records.keys_of(answer)
     found: tuple[refusals.Refusal, ...] = ()
@@ -102,6 +104,7 @@ def weights_ahead(
             not config.explicit,
             mismatches,
         )
+        behind = daemons.with_planned(behind, planned)
     ours = next((b.run for b in behind.values() if b.run is not None), None)
     return Ahead(
         forecast_weights(asks, behind),

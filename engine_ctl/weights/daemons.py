@@ -285,6 +285,22 @@ def behind(
     return found
 
 
+def with_planned(
+    found: Mapping[str, DaemonBehind], planned: Sequence[RankKey]
+) -> dict[str, DaemonBehind]:
+    """What will be behind the sockets once a daemon with these keys serves, where none does yet."""
+    coming = {key.socket: key for key in planned}
+    absent = ("wc_fallback.socket_missing", "wc_fallback.stale_socket", "wc_fallback.not_ready")
+    return {
+        path: DaemonBehind(sockets.SocketJudgement(None), key=coming[path])
+        if path in coming
+        and each.judgement.refusal is not None
+        and each.judgement.refusal.category in absent
+        else each
+        for path, each in found.items()
+    }
+
+
 def _key_at(sight: sights.DaemonSight | None, path: str) -> RankKey | None:
     if sight is None:
         return None

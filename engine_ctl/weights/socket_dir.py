@@ -28,10 +28,11 @@ from profiles.model import Profile
 NOTE = "weights-sockets.json"
 KEY = "preload.socket_dir"
 ORIGIN = Origin("stoker", "stoker", "Stoker: this state directory's own", None)
-# sun_path without its NUL, with room to spare; what vLLM calls a draft rank's socket.
+# sun_path without its NUL, with room to spare; what vLLM calls a draft rank's socket (a hash of the
+# GPU's UUID).
 PATH_LIMIT = 103
 SHARED = Path("/tmp")
-LONGEST = "/vllm_weight_cache_GPU-00000000-0000-0000-0000-000000000000_draft.sock"
+LONGEST = f"/vllm_weight_cache_{'0' * 32}_draft.sock"
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):

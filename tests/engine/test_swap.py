@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 
 from engine_ctl.errors import Busy, Failed
-from engine_ctl.operations import lifecycle, swapping
+from engine_ctl.logs.verdict import verdict_of
+from engine_ctl.model import Verdict
+from engine_ctl.operations import lifecycle, swapping, weights_ready
 from engine_ctl.operations.load import running_requests
+from engine_ctl.operations.weights import preload_stop
+from engine_ctl.state.store import Run
 from engine_ctl.swap import journal
 from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome
@@ -188,3 +192,36 @@ def test_a_model_removed_after_the_check(here: World, unit: str, tmp_path: Path)
     with pytest.raises(Failed, match="does not exist"):
         swapping.swap_to(here.ctx, unit, "moves", quiet)
     assert here.current(unit).id == before.id
+
+
+def test_a_daemon_is_made_before_the_old_engine_is_touched(
+    here: World, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.profile("warm", preload={})
+    ahead = forecast(here.ctx, unit, "warm")
+    assert ahead.verdict is Verdict.MAPPED and not ahead.errors, ahead
+    assert ahead.weights_note.startswith("a daemon is loaded first, 14 of 14 fields agree")
+    old = here.current(unit)
+    assert swapping.swap_to(here.ctx, unit, "warm", quiet).outcome is Outcome.COMMITTED
+    assert _verdict(here.current(unit)) is Verdict.MAPPED
+    daemon, ended = here.current(f"{unit}-weights").ready(), old.exit()
+    assert daemon is not None and ended is not None and daemon.wall < ended.ended
+
+    # A restart makes none where it does not fit, and says so before and then.
+    preload_stop(here.ctx, unit, confirmed=True)
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(weights_ready, "weights_on_disk", lambda _: 1 << 60)
+        ahead = forecast(here.ctx, unit)
+        assert ahead.verdict is Verdict.FALLBACK
+        (why,) = [line for line in ahead.warnings if line.startswith("no daemon is made: ")]
+        lifecycle.restart(here.ctx, unit, said.append, wait=True)
+    assert any(why.removeprefix("no daemon is made: ") in line for line in said), said
+    assert _verdict(here.current(unit)) is Verdict.FALLBACK
+    lifecycle.restart(here.ctx, unit, quiet, wait=True)
+    assert _verdict(here.current(unit)) is Verdict.MAPPED
+    preload_stop(here.ctx, unit, confirmed=True)
+
+
+def _verdict(run: Run) -> Verdict | None:
+    return verdict_of(run.log.read_bytes())[0]

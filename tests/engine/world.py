@@ -24,6 +24,7 @@ from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise.stop import stop as stop_run
+from engine_ctl.weights import socket_dir
 from tests.engine.conftest import CpuRuntime
 
 READY_S = 180.0
@@ -152,5 +153,6 @@ def world(runtime: CpuRuntime, model: Path) -> Iterator[World]:
             yield made
         finally:
             made.close()
+            socket_dir.discard(made.ctx.store)
             os.environ.clear()
             os.environ.update(before)
