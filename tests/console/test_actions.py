@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,13 @@ def test_no_key_means_two_things() -> None:
     keys = Counter(key for entry in actions.ACTIONS for key in entry.keys.split(","))
     assert [key for key, times in keys.items() if times > 1] == []
     assert len({entry.id for entry in actions.ACTIONS}) == len(actions.ACTIONS)
+
+
+def test_the_guide_names_every_key() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    table = guide.split("## The console")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([^`\s]+)`", table))
+    assert {entry.key for entry in actions.ACTIONS} <= named
 
 
 def test_every_command_named_is_a_command() -> None:
