@@ -149,7 +149,8 @@ class UnitView:
     """One row of the deck: a unit (engine, preload, standby) and its current run.
 
     `live` names each change that needs no restart ("lora load", "sleep", …) with what stands
-    against it in a line, "" where nothing does; None where it is not known."""
+    against it in a line, "" where nothing does; None where it is not known. `profile_problem`
+    says why the profile cannot be read now."""
 
     unit: str
     kind: Kind
@@ -172,6 +173,7 @@ class UnitView:
     run: str | None = None
     log: str | None = None
     drift: tuple[str, ...] = ()
+    profile_problem: str = ""
     cause: Cause | None = None
     hints: tuple[str, ...] = ()
     note: str = ""

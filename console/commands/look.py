@@ -38,7 +38,7 @@ def ps(units: tuple[str, ...], as_json: bool) -> None:
         (
             u["unit"],
             u["kind"],
-            u["profile"] + ("*" if u["drift"] else ""),
+            u["profile"] + ("!" if u["profile_problem"] else "*" if u["drift"] else ""),
             u["phase"] or "–",
             u["verdict"] or "–",
             _cell(u["port"]),
@@ -53,6 +53,8 @@ def ps(units: tuple[str, ...], as_json: bool) -> None:
     ]
     print(table(rows, (*heads, "up", "start"), right=range(5, 12)))
     for unit in found["units"]:
+        if unit["profile_problem"]:
+            print(f"  {unit['unit']}: its profile cannot be read: {unit['profile_problem']}")
         for reason in unit["reasons"]:
             print(f"  {unit['unit']}: {reason['category']}: {reason['hint']}")
         if unit["cause"]:

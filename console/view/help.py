@@ -17,6 +17,7 @@ SIGNS = (
     ("✗", "error", "failed, or lost without a record"),
     ("⚠", "warn", "orphaned: the supervisor is gone, the engine lives; or an alarm"),
     ("*", "warn", "after a profile's name: its file changed since the start"),
+    ("!", "error", "after a profile's name: its file cannot be read now"),
     ("–", "muted", "unknown"),
 )
 WORDS = (

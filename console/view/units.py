@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from console.view import numbers as n
 from console.view.bars import progress, sparkline
-from console.view.spans import Item, Line, Span, clean, clip_line, line, width
+from console.view.spans import Item, Line, Span, clean, clip, clip_line, line, width
 from console.view.table import Column, fit, heading, row
 from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Verdict
 
@@ -82,7 +82,7 @@ def unit_lines(
     sign, style = sign_of(unit)
     values: dict[str, str | Span | Sequence[Span]] = {
         "unit": Span(clean(unit.unit), "bold"),
-        "profile": _profile(unit),
+        "profile": _profile(unit, columns),
         "model": clean(unit.model or "–").rsplit("/", 1)[-1],
         "phase": phase_words(unit),
         "weights": _weights(unit),
@@ -127,9 +127,14 @@ def phase_words(unit: UnitView) -> Span:
     return Span(text, sign_of(unit)[1])
 
 
-def _profile(unit: UnitView) -> str | Span:
+def _profile(unit: UnitView, columns: Sequence[Column]) -> str | Span:
+    """The name; its mark is never cut off."""
     name = clean(unit.profile) or "–"
-    return Span(name + "*", "warn") if unit.drift else name
+    mark, style = ("!", "error") if unit.profile_problem else ("*", "warn")
+    if not (unit.profile_problem or unit.drift):
+        return name
+    room = next((column.cells for column in columns if column.key == "profile"), 1)
+    return Span(clip(name, room - 1) + mark, style)
 
 
 def _weights(unit: UnitView) -> str | Span:
@@ -211,7 +216,10 @@ def beneath(unit: UnitView, cells: int) -> list[Line]:
         found.append(line(Span(clean(unit.cause.hint or unit.cause.line), "error")))
     if unit.verdict is Verdict.FALLBACK and unit.phase not in ENDED:
         found += [line(Span(reason_words(reason), "warn")) for reason in unit.reasons[:1]]
-    if unit.drift:
+    if unit.profile_problem:
+        text = f"! its profile cannot be read: {clean(unit.profile_problem)}"
+        found.append(line(Span(text, "error")))
+    elif unit.drift:
         keys = ", ".join(clean(key) for key in unit.drift)
         found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
     if unit.note and unit.kind is Kind.ENGINE and unit.phase not in _NOTE_IN_ROW:

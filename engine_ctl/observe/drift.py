@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine_ctl import atomic
 from engine_ctl.errors import Failed, StokerError
+from engine_ctl.model import Kind
 from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Run
 from profiles.model import Profile
+
+if TYPE_CHECKING:
+    from engine_ctl.observe.units import UnitWatch
 
 # Differences in these keys change nothing that runs.
 _ASIDE = ("notes", "tags", "schema", "origin", "bench", "standby")
@@ -33,16 +38,44 @@ class DriftWatch:
         self._dirs = dirs
         self._known: dict[str, tuple[str | None, tuple[tuple[str, int], ...], tuple[str, ...]]] = {}
         self._files: dict[str, tuple[Path, ...]] = {}
+        self._problems: dict[str, str] = {}
+        self._checked: dict[str, tuple[str, tuple[tuple[str, int], ...], str]] = {}
+
+    def problem(self, unit: str) -> str:
+        """Why the unit's profile could not be read at the last look; empty when it could."""
+        return self._problems.get(unit, "")
+
+    def check(self, unit: str, reference: str) -> str:
+        """As `problem`, for a unit that no run was started of: reads its profile (by name or
+        path) when one of the files changed."""
+        from profiles.loading import ProfileStore
+
+        store = ProfileStore(self._dirs.profiles)
+        stamps = tuple((str(path), _mtime(path)) for path in store.user_files())
+        if reference.startswith("/"):
+            stamps += ((reference, _mtime(Path(reference))),)
+        known = self._checked.get(unit)
+        if known is None or known[:2] != (reference, stamps):
+            try:
+                store.load(reference)
+                known = (reference, stamps, "")
+            except (StokerError, OSError) as error:
+                known = (reference, stamps, str(error))
+            self._checked[unit] = known
+        self._problems[unit] = known[2]
+        return known[2]
 
     def of(self, run: Run, profile_path: str | None, created: float) -> tuple[str, ...]:
         """Drift of a run. Files that do not parse now are said to differ: ("file",)."""
         if profile_path is None:
+            self._problems.pop(run.unit, None)
             return ()
         files = self._files.get(run.id) or (Path(profile_path),)
         stamps = tuple((str(path), _mtime(path)) for path in files)
         known = self._known.get(run.unit)
         if known is not None and known[0] == run.id and known[1] == stamps:
             return known[2]
+        self._problems.pop(run.unit, None)
         if run.id not in self._files and self._untouched_since(Path(profile_path), created):
             return ()
         found = self._compare(run, profile_path)
@@ -71,10 +104,23 @@ class DriftWatch:
             return ()
         try:
             resolved = ProfileStore(self._dirs.profiles).load(Path(profile_path))
-        except (StokerError, OSError):
+        except (StokerError, OSError) as error:
+            self._problems[run.unit] = str(error)
             return ("file",)
         self._files[run.id] = resolved.files
         return drift(was, resolved.profile)
+
+
+def look_for_drift(drift: DriftWatch, watch: UnitWatch) -> None:
+    """What differs, and what is wrong with the file, into the watch. Raises OSError."""
+    watch.drift, watch.profile_problem = (), ""
+    if watch.run is not None and watch.spec is not None:
+        watch.drift = drift.of(watch.run, watch.spec.profile_path, watch.spec.created)
+        watch.profile_problem = drift.problem(watch.unit)
+        return
+    record = watch.record
+    if watch.run is None and record is not None and record.kind is Kind.ENGINE and record.profile:
+        watch.profile_problem = drift.check(watch.unit, record.profile)
 
 
 def _mtime(path: Path) -> int:

@@ -90,9 +90,8 @@ def _busy(watch: UnitWatch, now: float, wall: float) -> bool:
 
 
 def _look_for_drift(dirs: Dirs, watches: list[UnitWatch]) -> None:
-    from engine_ctl.observe.drift import DriftWatch
+    from engine_ctl.observe.drift import DriftWatch, look_for_drift
 
     drift = DriftWatch(dirs)
     for watch in watches:
-        if watch.run is not None and watch.spec is not None:
-            watch.drift = drift.of(watch.run, watch.spec.profile_path, watch.spec.created)
+        look_for_drift(drift, watch)

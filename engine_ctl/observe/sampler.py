@@ -17,7 +17,7 @@ from engine_ctl.metrics.history import HOUR
 from engine_ctl.metrics.scrape import Scraper
 from engine_ctl.model import Event, HostView, Snapshot, UnitView
 from engine_ctl.observe.alerts import alerts
-from engine_ctl.observe.drift import DriftWatch
+from engine_ctl.observe.drift import DriftWatch, look_for_drift
 from engine_ctl.observe.machine import MachineWatch
 from engine_ctl.observe.units import UnitWatch, with_memory
 from engine_ctl.observe.weights import WeightsWatch
@@ -208,13 +208,11 @@ class Sampler:
         self._runtime_problems = tuple(problems)
 
     def _look_for_drift(self, watch: UnitWatch) -> None:
-        if watch.run is None or watch.spec is None:
-            return
         try:
-            found = self._drift.of(watch.run, watch.spec.profile_path, watch.spec.created)
+            look_for_drift(self._drift, watch)
         except (Failed, OSError):
-            found = ()
-        watch.drift, watch.drift_known = found, True
+            watch.drift, watch.profile_problem = (), ""
+        watch.drift_known = True
 
     def _read_events(self) -> tuple[Event, ...]:
         """The newest events, oldest first; read again only when the file changed."""

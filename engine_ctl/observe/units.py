@@ -55,6 +55,7 @@ class UnitWatch:
         self.problem = ""
         self.drift: tuple[str, ...] = ()
         self.drift_known = False
+        self.profile_problem = ""
         self.window: EngineWindow | None = None
         self.weights_now: tuple[Reason, ...] = ()
         self._live: dict[str, str] | None = None
@@ -168,6 +169,7 @@ class UnitWatch:
                 profile,
                 note=self.problem or self._doing or "",
                 run=None if run is None else run.id,
+                profile_problem=self.profile_problem,
             )
         load = self.load(now, wall)
         if self._remember:
@@ -205,6 +207,7 @@ class UnitWatch:
             run=run.id,
             log=str(run.log),
             drift=self.drift,
+            profile_problem=self.profile_problem,
             cause=self.facts.cause if self.facts is not None and life.ended else None,
             hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
             note=self.problem or self._doing or note_of(life, phase, kind, healthy, error),

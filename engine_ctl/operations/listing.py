@@ -58,6 +58,7 @@ def row(view: UnitView) -> dict[str, Any]:
         "start_s": view.start_s,
         "run": view.run,
         "drift": list(view.drift),
+        "profile_problem": view.profile_problem,
         "runtime": view.runtime,
         "phase_s": view.phase_s,
         "note": view.note,

@@ -312,3 +312,15 @@ def test_phases_lie_where_they_lay_in_the_start() -> None:
     begins = [len(bar) - len(bar.lstrip()) for bar in bars]
     assert begins == sorted(begins) and begins[-1] > begins[0]
     assert max(bar.count("━") for bar in bars) == bars[5].count("━")
+
+
+def test_a_profile_that_cannot_be_read_is_marked_on_the_deck() -> None:
+    snapshot = fakes.gpu_snapshot()
+    first = replace(
+        snapshot.units[0], drift=("file",), profile_problem="/home/op/chat.yaml:3: no mapping"
+    )
+    columns = units.columns_for((first,), 140)
+    found = texts(units.items((first,), columns, 140))
+    assert f"{first.profile[:13]}…!" in found[0] or f"{first.profile}!" in found[0]
+    assert any("its profile cannot be read: /home/op/chat.yaml:3: no mapping" in t for t in found)
+    assert not any("changed on disk" in text for text in found)

@@ -275,8 +275,32 @@ def test_drift_of_the_profile_file(written: Written) -> None:
     path.write_text("model: acme/chat-8b\nargs:\n  max_num_seqs: 128\n  enforce_eager: true\n")
     assert only(sample(written)).drift == ("args.enforce_eager", "args.max_num_seqs")
     path.write_text("model: [\n")
-    assert only(sample(written)).drift == ("file",)
-    assert only(snapshot_once(written.dirs)).drift == ("file",)
+    for unit in (only(sample(written)), only(snapshot_once(written.dirs))):
+        assert unit.drift == ("file",)
+        assert unit.profile_problem.startswith(f"{path}:")
+    path.unlink()
+    assert only(sample(written)).profile_problem == f"no profile file {path}"
+    path.write_text("model: acme/chat-8b\nargs:\n  max_num_seqs: 64\n")
+    assert only(sample(written)).profile_problem == ""
+
+
+def test_a_damaged_profile_of_a_unit_that_never_ran(written: Written) -> None:
+    written.unit("chat", profile="mine")
+    path = written.dirs.profiles / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("args: 3\n")
+    clock = [0.0]
+    sampler = Sampler(written.dirs, NO_GPUS, lambda: clock[0])
+    try:
+        problem = only(sampler.sample_once()).profile_problem
+        assert problem.startswith(f"{path}:1")
+        assert only(snapshot_once(written.dirs)).profile_problem == problem
+        path.write_text("model: org/m\n")
+        os.utime(path, (5.0, 5.0))
+        clock[0] += 10.0
+        assert only(sampler.sample_once()).profile_problem == ""
+    finally:
+        sampler.stop()
 
 
 def recorded_gpus(name: str, pids: dict[int, int]) -> NvmlSource:
