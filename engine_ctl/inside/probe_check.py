@@ -53,7 +53,8 @@ def check(argv: list[str]) -> dict[str, Any]:
     `ok` is False when `error` is set: `{stage, category, message, exception, argument, nearest,
     allowed}`; `stage` is parse, validate or config. `effective` are the values that the engine
     would run with, `non_default` what was asked for, `keys` see `weight_cache_keys`, `config_hash`
-    vLLM's own hash of what is compiled, `warnings` what vLLM warned of, `seconds` how long.
+    vLLM's own hash of what is compiled, `warnings` what vLLM warned of, `seconds` how long,
+    `version` vLLM's own.
     """
     began = time.monotonic()
     kind = argv[0] if argv else ""
@@ -71,6 +72,7 @@ def check(argv: list[str]) -> dict[str, Any]:
     out.pop("stage", None)
     out["seconds"] = round(time.monotonic() - began, 3)
     out["cuda_initialized"] = cuda_initialized()
+    out["version"] = getattr(sys.modules.get("vllm"), "__version__", None)
     return out
 
 

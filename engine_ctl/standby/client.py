@@ -115,6 +115,7 @@ class Check(msgspec.Struct, frozen=True):
     environment_differs: list[str] = []
     cuda_initialized: bool = False
     cold: bool = False
+    version: str | None = None
 
 
 class Become(msgspec.Struct, frozen=True):
