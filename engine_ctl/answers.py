@@ -160,7 +160,8 @@ class DaemonField:
 class DaemonView:
     """One rank and role of a preload daemon. `socket_state` is `0600 ok` or what is wrong with
     it; `verdicts` counts the starts against it; `since_s` seconds since it was ready; `reload` says
-    why it may not hold what its profile says now."""
+    why it may not hold what its profile says now. `foreign`: who it is when it is not this
+    Stoker's; then it has no unit."""
 
     name: str
     unit: str
@@ -177,6 +178,9 @@ class DaemonView:
     verdicts: tuple[tuple[str, int], ...] = ()
     last_fallback: str = ""
     reload: tuple[str, ...] = ()
+    foreign: str = ""
+    pid: int | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ def weights(fields: bool, as_json: bool) -> None:
     ]
     print(table(rows, ("daemon", "gpu", "state", "weights", "socket", "clients", "verdicts"), (3,)))
     for daemon in found:
+        if daemon.foreign:
+            print(f"  {daemon.name}: {daemon.foreign}: {daemon.socket}")
         for reason in daemon.reload:
             print(
                 f"  {daemon.name}: reload needed? {reason}; see: stoker preload plan {daemon.unit}"

@@ -42,6 +42,9 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         elif daemon.last_fallback:
             text = f"     └ last fall back: {clean(daemon.last_fallback)}"
             lines.append(clip_line(line(Span(text, "warn")), cells))
+        if daemon.foreign:
+            text = f"     └ {clean(daemon.foreign)}: {clean(daemon.socket or '–')}"
+            lines.insert(1, clip_line(line(Span(text, "warn")), cells))
         for reason in daemon.reload:
             text = f"     └ reload [R]: {clean(reason)}"
             lines.insert(1, clip_line(line(Span(text, "warn")), cells))
@@ -71,10 +74,17 @@ def _daemon(daemon: DaemonView, columns: Sequence[Column]) -> Line:
         "phase": Span(str(daemon.phase or "stopped"), style),
         "weights": n.size(daemon.weights_bytes),
         "socket": socket,
-        "clients": ", ".join(clean(client) for client in daemon.clients) or "nobody",
+        "clients": _clients(daemon),
         "since": n.age(daemon.since_s),
     }
     return (Span(f" {sign} ", style), *row(columns, values))
+
+
+def _clients(daemon: DaemonView) -> str:
+    """Who maps a foreign daemon is not known."""
+    if daemon.foreign:
+        return "–" if daemon.user is None else clean(f"user {daemon.user}")
+    return ", ".join(clean(client) for client in daemon.clients) or "nobody"
 
 
 def _good(daemon: DaemonView) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from engine_ctl.answers import DaemonField, DaemonView
 from engine_ctl.errors import StokerError, Usage
+from engine_ctl.hardware.nvml import open_source
 from engine_ctl.model import Kind, Phase, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
@@ -20,7 +21,7 @@ from engine_ctl.standby.lifecycle import Wanted
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.launch import launch
 from engine_ctl.swap.weighing import features_for
-from engine_ctl.weights import daemons, records, sights, sockets, spec
+from engine_ctl.weights import daemons, records, sights, sockets, spec, strangers
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.sights import DaemonSight, EngineUse
 from profiles.loading import Resolved
@@ -190,7 +191,36 @@ def views(ctx: Context) -> tuple[DaemonView, ...]:
             )
             for key in asked.record.keys
         ]
-    return tuple(found)
+    return (*found, *_foreign(ctx))
+
+
+def _foreign(ctx: Context) -> tuple[DaemonView, ...]:
+    """Daemons that this Stoker did not start. One socket is one rank."""
+    ours = {s for d in sights.daemons(ctx.store) if d.alive for s in d.record.sockets}
+    others = strangers.strangers(ours, strangers.CPU_DEVICES)
+    if not others:
+        return ()
+    gpus = {gpu.uuid: gpu.index for gpu in open_source().read().gpus}
+    others = strangers.strangers(ours, [*gpus, *strangers.CPU_DEVICES])
+    return tuple(
+        DaemonView(
+            name=f"{'pid ' + str(o.pid) if o.pid else o.user or 'other'}/{o.role}",
+            unit="",
+            rank=o.key.rank if o.key is not None else 0,
+            role=o.role,
+            gpu=gpus.get(o.device or ""),
+            phase=Phase.READY,
+            socket=o.socket,
+            socket_state="ok, foreign",
+            fields=tuple(
+                DaemonField(n, str(v)) for n, v in (o.key.fields if o.key else {}).items()
+            ),
+            foreign=o.words,
+            pid=o.pid,
+            user=o.user,
+        )
+        for o in others
+    )
 
 
 def _ask(sight: DaemonSight) -> DaemonSight:

@@ -186,24 +186,30 @@ def _node(path: str) -> Node:
     return Node(kind, info.st_uid, stat.S_IMODE(info.st_mode))
 
 
+def listening_paths() -> tuple[str, ...]:
+    """Paths of every listening Unix socket in this network namespace, as they were bound."""
+    return tuple(_listeners() or ())
+
+
 def _listening(path: str) -> bool | None:
     """Whether the kernel's table of Unix sockets has a listener bound to `path`.
 
     A socket bound under another spelling of the path counts only where the spelling agrees, so
     an absence is None when some listener has the same file name."""
+    paths = _listeners()
+    if paths is None or path in paths:
+        return None if paths is None else True
+    name = os.path.basename(path)
+    return None if any(os.path.basename(other) == name for other in paths) else False
+
+
+def _listeners() -> list[str] | None:
     try:
         lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]
     except OSError:
         return None
-    name, similar = os.path.basename(path), False
-    for line in lines:
-        columns = line.split(None, 7)
-        if len(columns) < 8 or not int(columns[3], 16) & _LISTENING:
-            continue
-        if columns[7] == path:
-            return True
-        similar = similar or os.path.basename(columns[7]) == name
-    return None if similar else False
+    columns = (line.split(None, 7) for line in lines)
+    return [row[7] for row in columns if len(row) > 7 and int(row[3], 16) & _LISTENING]
 
 
 def _lock(path: str) -> tuple[bool | None, int | None]:

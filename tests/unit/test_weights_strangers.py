@@ -1,0 +1,123 @@
+"""Daemons that this Stoker did not start are shown as such, with what can be seen of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console.view import weights as view
+from engine_ctl.model import Kind, Phase
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.weights import views
+from engine_ctl.state.records import RunSpec
+from engine_ctl.state.store import Store
+from engine_ctl.weights import records
+from engine_ctl.weights.records import RankKey, WeightsRecord
+from engine_ctl.weights.strangers import Stranger, strangers
+from tests.standin.rig import dirs_in
+
+# As a rank of `vllm preload` holds its socket and its lock.
+RANK = """
+import fcntl, os, socket, sys, time
+path = sys.argv[1]
+lock = os.open(path + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+fcntl.flock(lock, fcntl.LOCK_EX)
+server = socket.socket(socket.AF_UNIX)
+server.bind(path)
+server.listen()
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="stk-") as root:
+        yield Path(root)
+
+
+def path_in(directory: Path, device: str, role: str = "") -> str:
+    name = hashlib.md5(device.encode(), usedforsecurity=False).hexdigest()
+    return str(directory / f"vllm_weight_cache_{name}{role}.sock")
+
+
+@contextlib.contextmanager
+def serving(path: str, **env: str) -> Iterator[int]:
+    argv = [sys.executable, "-I", "-S", "-c", RANK, path, "vllm", "preload", "--model", "acme/8b"]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **env})
+    with started as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def here(directory: Path, ours: tuple[str, ...] = ()) -> list[Stranger]:
+    """Those in this directory: the machine may have others."""
+    found = strangers(ours, ["GPU-7", "CPU-3"])
+    return [each for each in found if each.socket.startswith(f"{directory}/")]
+
+
+def test_a_daemon_started_by_hand(directory: Path) -> None:
+    path = path_in(directory, "CPU-3", "_draft")
+    with serving(path) as pid:
+        (found,) = here(directory)
+        assert (found.device, found.role, found.pid) == ("CPU-3", "draft", pid)
+        assert (found.uid, found.model, found.key) == (os.geteuid(), "acme/8b", None)
+        assert found.user == pwd.getpwuid(os.geteuid()).pw_name
+        assert found.words == (
+            f"not this Stoker's: started by hand, pid {pid}, model acme/8b, "
+            "its fingerprint is not known"
+        )
+        assert here(directory, (path,)) == [], "ours"
+    assert here(directory) == [], "nobody listens any more"
+
+
+def test_a_daemon_of_another_stoker_has_its_fingerprint(directory: Path, tmp_path: Path) -> None:
+    path = path_in(directory, "GPU-7")
+    store = Store(dirs_in(tmp_path))
+    store.create("w", Kind.PRELOAD)
+    run = store.new_run(RunSpec(unit="w", kind=Kind.PRELOAD, argv=["x"]))
+    key = RankKey(socket=path, fields={"dtype": "bf16"})
+    records.write(run, WeightsRecord(keys=[key]))
+    with serving(path, STOKER_RUN_DIR=str(run.dir)):
+        (found,) = here(directory)
+    assert (found.run, found.key, found.device) == ("w/1", key, "GPU-7")
+    assert "another Stoker's (w/1)" in found.words and "not known" not in found.words
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to give files to another user")
+def test_another_users(directory: Path) -> None:
+    path = path_in(directory, "an unknown device")
+    with serving(path):
+        os.chown(path, 12345, -1)
+        (found,) = here(directory)
+    assert (found.uid, found.user, found.device) == (12345, "uid 12345", None)
+    assert "of user uid 12345" in found.words
+
+
+def test_other_sockets_are_no_daemons(directory: Path) -> None:
+    with serving(str(directory / "vllm_weight_cache_zz.sock")), serving(str(directory / "x.sock")):
+        assert here(directory) == []
+
+
+def test_the_screen_and_the_command_show_them(directory: Path, tmp_path: Path) -> None:
+    with serving(path_in(directory, "CPU-3")) as pid:
+        found = [v for v in views(Context(dirs_in(tmp_path))) if v.pid == pid]
+    (shown,) = found
+    assert (shown.unit, shown.phase, shown.role) == ("", Phase.READY, "target")
+    assert shown.name == f"pid {pid}/target" and shown.clients == ()
+    lines = [line for item in view.items([shown], None, 200) for line in item.lines]
+    text = "\n".join("".join(span.text for span in line) for line in lines)
+    assert f"not this Stoker's: started by hand, pid {pid}" in text
+    assert path_in(directory, "CPU-3") in text and "✗" not in text
