@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 from console.tail import Tail, TailThread
+from tests.standin.rig import until
 
 
 def test_lines_come_whole_and_a_part_is_shown(tmp_path: Path) -> None:
@@ -73,19 +73,14 @@ def test_the_thread_follows_what_it_is_told_and_ends(tmp_path: Path) -> None:
     one.write_text("first\n")
     two.write_text("second\n")
     seen: list[tuple[str | None, tuple[str, ...]]] = []
-    arrived = threading.Event()
-
-    def callback(path: str | None, lines: tuple[str, ...]) -> None:
-        seen.append((path, lines))
-        arrived.set()
-
-    thread = TailThread(callback, every=0.01)
+    thread = TailThread(lambda path, lines: seen.append((path, lines)), every=0.01)
     thread.start()
-    thread.watch(str(one))
-    assert arrived.wait(10) and seen[-1] == (str(one), ("first",))
-    arrived.clear()
-    thread.watch(str(two))
-    assert arrived.wait(10) and seen[-1] == (str(two), ("second",))
-    thread.stop()
-    thread.join(10)
+    try:
+        thread.watch(str(one))
+        until(lambda: seen[-1:] == [(str(one), ("first",))], "the first file")
+        thread.watch(str(two))
+        until(lambda: seen[-1:] == [(str(two), ("second",))], "the second file")
+    finally:
+        thread.stop()
+        thread.join(100)
     assert not thread.is_alive()

@@ -98,7 +98,7 @@ async def server(handler: Handler, port: int = 0) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def front(
-    files: UnitFiles, hold_s: float = 20.0, hold_requests: int = 100
+    files: UnitFiles, hold_s: float = 100.0, hold_requests: int = 100
 ) -> AsyncIterator[tuple[int, Gate, Relay]]:
     """A front over `files`: (its port, gate, relay)."""
     gate = Gate(Watch(files.dir), hold_s, hold_requests)
@@ -115,7 +115,7 @@ async def front(
         await relay.close()
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 100.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

@@ -13,7 +13,6 @@ from typing import Any
 
 from engine_ctl.inside import standby_forker
 
-
 WAIT_S = 100.0
 
 

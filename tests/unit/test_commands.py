@@ -12,6 +12,7 @@ import click
 import pytest
 
 from console.main import run, stoker
+from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.listing import ps, runs
 from engine_ctl.paths import Dirs
@@ -111,7 +112,9 @@ def test_errors_are_one_line_with_a_status_and_make_nothing(
     assert not list(dirs.units.glob("*"))
 
 
-def test_rows_of_ps(tmp_path: Path) -> None:
+def test_rows_of_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server here answers at once, but not on time when the machine is busy.
+    monkeypatch.setitem(snapshot_once.__kwdefaults__, "timeout_s", 100.0)
     written = Written(tmp_path)
     try:
         written.unit("idle")

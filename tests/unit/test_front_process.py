@@ -106,7 +106,7 @@ async def test_a_killed_front_comes_back_on_its_port(ctx: Context) -> None:
         run = fronts.live(ctx.store, "u")
         assert run is not None
         slow = asyncio.create_task(fetch(port, "/slow"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await began.wait()
         who = run.identity()
         assert who is not None
@@ -162,10 +162,11 @@ async def test_a_drain_waits_for_the_front(ctx: Context) -> None:
         assert not drained()
         async with aiohttp.ClientSession() as session:
             url = f"http://127.0.0.1:{port}{status.OWN_PATH}"
-            while True:
-                async with session.get(url) as reply:
-                    if (await reply.json())["in_flight"]:
-                        break
+            async with asyncio.timeout(100):
+                while True:
+                    async with session.get(url) as reply:
+                        if (await reply.json())["in_flight"]:
+                            break
         files.asked(1)
         await until(lambda: (s := status.read(front)) is not None and s.way == "hold")
         assert not drained()

@@ -99,7 +99,7 @@ async def test_streams_pass_chunk_by_chunk(files: UnitFiles) -> None:
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{port}/stream") as reply,
         ):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 assert await reply.content.readany() == b"data: one\n\n"
             go.set()
             assert await reply.content.read() == b"data: two\n\n"
@@ -131,7 +131,7 @@ async def test_a_client_that_leaves_cancels_at_the_engine(files: UnitFiles) -> N
     async with server(handler) as engine, front(files) as (port, gate, _):
         files.run(1, engine)
         asked = asyncio.create_task(fetch(port))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await began.wait()
             assert gate.in_flight["u/1"] == 1
             asked.cancel()
@@ -278,7 +278,7 @@ async def test_expect_continue_is_answered(files: UnitFiles) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n")
         writer.write(b"Expect: 100-continue\r\n\r\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
             writer.write(b"abc")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")

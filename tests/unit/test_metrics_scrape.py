@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_ctl.metrics import scrape
 from engine_ctl.metrics.connection import Endpoint, HttpError, _ResponseParser
 from engine_ctl.metrics.scrape import Answer, Scraper, scrape_once
 
+WAIT_S = 100.0
 Serve = Callable[[socket.socket, int], None]
 
 
@@ -79,11 +81,7 @@ def healthy(connection: socket.socket, number: int) -> None:
 
 
 def until(scraper: Scraper, endpoint: Endpoint) -> Answer:
-    for _ in range(100):
-        answers = scraper.poll({"a": endpoint}, 0.2)
-        if "a" in answers:
-            return answers["a"]
-    raise AssertionError("no answer")
+    return scraper.poll({"a": endpoint}, WAIT_S)["a"]
 
 
 def test_one_connection_is_kept_for_many_rounds() -> None:
@@ -97,27 +95,27 @@ def test_one_connection_is_kept_for_many_rounds() -> None:
 
 def test_only_health_can_be_asked() -> None:
     with server(healthy) as endpoint:
-        answer = scrape_once({"a": endpoint}, 5.0, metrics=False)["a"]
+        answer = scrape_once({"a": endpoint}, WAIT_S, metrics=False)["a"]
         assert (answer.health, answer.metrics) == (200, None)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "localhost", "127.0.0.1"])
 def test_a_wildcard_address_is_reached_through_loopback(host: str) -> None:
     with server(healthy) as endpoint:
-        assert scrape_once({"a": Endpoint(host, endpoint.port)}, 5.0)["a"].health == 200
+        assert scrape_once({"a": Endpoint(host, endpoint.port)}, WAIT_S)["a"].health == 200
 
 
 def test_ipv6() -> None:
     with server(healthy, socket.AF_INET6) as endpoint:
         for host in ("::", "::1", "[::1]"):
-            assert scrape_once({"a": Endpoint(host, endpoint.port)}, 5.0)["a"].health == 200
+            assert scrape_once({"a": Endpoint(host, endpoint.port)}, WAIT_S)["a"].health == 200
 
 
 def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         endpoint = Endpoint("127.0.0.1", taken.getsockname()[1])
-        answer = scrape_once({"a": endpoint}, 5.0)["a"]
+        answer = scrape_once({"a": endpoint}, WAIT_S)["a"]
     assert answer.error == "refused"
     assert answer.health is None
 
@@ -128,7 +126,7 @@ def test_dead_engine_core_says_503_and_frozen_metrics() -> None:
             reply(connection, 503 if path == "/health" else 200, b"frozen 1\n")
 
     with server(serve) as endpoint:
-        answer = scrape_once({"a": endpoint}, 5.0)["a"]
+        answer = scrape_once({"a": endpoint}, WAIT_S)["a"]
         assert (answer.health, answer.metrics) == (503, b"frozen 1\n")
 
 
@@ -138,16 +136,19 @@ def test_metrics_that_are_not_there() -> None:
             reply(connection, 200 if path == "/health" else 404, b"no")
 
     with server(serve) as endpoint:
-        answer = scrape_once({"a": endpoint}, 5.0)["a"]
+        answer = scrape_once({"a": endpoint}, WAIT_S)["a"]
         assert (answer.health, answer.metrics, answer.error) == (200, None, "")
 
 
-def test_a_slow_engine_is_taken_up_later_and_delays_no_other() -> None:
+def test_a_slow_engine_is_taken_up_later_and_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scrape, "GIVE_UP_S", WAIT_S)
     release = threading.Event()
 
     def slow(connection: socket.socket, _: int) -> None:
         assert request(connection) == "/health"
-        release.wait(10)
+        release.wait(WAIT_S)
         reply(connection, 200, b"")
         assert request(connection) == "/metrics"
         reply(connection, 200, b"late 1\n")
@@ -169,10 +170,11 @@ def test_a_slow_engine_is_taken_up_later_and_delays_no_other() -> None:
 
 def test_an_engine_that_never_answers_is_given_up() -> None:
     now = 0.0
+    stopped = threading.Event()
 
     def serve(connection: socket.socket, _: int) -> None:
         request(connection)
-        threading.Event().wait(10)
+        stopped.wait(WAIT_S)
 
     with server(serve) as endpoint:
         scraper = Scraper(clock=lambda: now)
@@ -181,6 +183,7 @@ def test_an_engine_that_never_answers_is_given_up() -> None:
         assert scraper.poll({"a": endpoint}, 0.0)["a"].error == "timed out"
         assert scrape_once({"a": endpoint}, 0.01)["a"].error == "timed out"
         scraper.close()
+        stopped.set()
 
 
 def test_a_connection_that_was_closed_in_between_is_opened_again() -> None:
@@ -202,7 +205,7 @@ def test_connection_close_and_bodies_up_to_the_end() -> None:
         connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + (b"" if path == "/health" else b"x 1\n"))
 
     with server(serve) as endpoint:
-        answer = scrape_once({"a": endpoint}, 5.0)["a"]
+        answer = scrape_once({"a": endpoint}, WAIT_S)["a"]
         assert (answer.health, answer.metrics) == (200, b"x 1\n")
 
 
@@ -213,7 +216,7 @@ def test_chunks() -> None:
             connection.sendall(b"1;a=b\r\n\n\r\n0\r\n\r\n")
 
     with server(serve) as endpoint:
-        assert scrape_once({"a": endpoint}, 5.0)["a"].metrics == b"x 1\n"
+        assert scrape_once({"a": endpoint}, WAIT_S)["a"].metrics == b"x 1\n"
 
 
 @pytest.mark.parametrize("text", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 abc\r\n\r\n", b""])
@@ -223,7 +226,7 @@ def test_another_program_on_the_port(text: bytes) -> None:
         connection.sendall(text)
 
     with server(serve) as endpoint:
-        answer = scrape_once({"a": endpoint}, 5.0)["a"]
+        answer = scrape_once({"a": endpoint}, WAIT_S)["a"]
         assert answer.error in ("not HTTP", "hung up")
 
 
@@ -247,7 +250,7 @@ def test_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
         healthy(connection, 0)
 
     threading.Thread(target=serve, daemon=True).start()
-    assert scrape_once({"a": Endpoint("", 0, uds=path)}, 5.0)["a"].health == 200
+    assert scrape_once({"a": Endpoint("", 0, uds=path)}, WAIT_S)["a"].health == 200
     listener.close()
 
 

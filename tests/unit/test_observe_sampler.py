@@ -31,7 +31,9 @@ NO_GPUS = NoGpus("no NVIDIA driver on this machine")
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Iterator[Written]:
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
+    # The servers here answer at once, but not on time when the machine is busy.
+    monkeypatch.setattr("engine_ctl.observe.sampler.SCRAPE_BUDGET_S", 100.0)
     world = Written(tmp_path)
     yield world
     world.close()
@@ -275,7 +277,7 @@ def test_drift_of_the_profile_file(written: Written) -> None:
     path.write_text("model: acme/chat-8b\nargs:\n  max_num_seqs: 128\n  enforce_eager: true\n")
     assert only(sample(written)).drift == ("args.enforce_eager", "args.max_num_seqs")
     path.write_text("model: [\n")
-    for unit in (only(sample(written)), only(snapshot_once(written.dirs))):
+    for unit in (only(sample(written)), only(snapshot_once(written.dirs, timeout_s=100.0))):
         assert unit.drift == ("file",)
         assert unit.profile_problem.startswith(f"{path}:")
     path.unlink()
@@ -294,7 +296,7 @@ def test_a_damaged_profile_of_a_unit_that_never_ran(written: Written) -> None:
     try:
         problem = only(sampler.sample_once()).profile_problem
         assert problem.startswith(f"{path}:1")
-        assert only(snapshot_once(written.dirs)).profile_problem == problem
+        assert only(snapshot_once(written.dirs, timeout_s=100.0)).profile_problem == problem
         path.write_text("model: org/m\n")
         os.utime(path, (5.0, 5.0))
         clock[0] += 10.0
@@ -439,7 +441,7 @@ def test_snapshot_once_agrees_with_the_sampler(written: Written) -> None:
         run = written.run("chat", port=server.port)
         written.log(run, recorded_log(f"{H200}/11_ipc")[0])
         written.ready(run)
-        snapshot = snapshot_once(written.dirs)
+        snapshot = snapshot_once(written.dirs, timeout_s=100.0)
         # Work was going on, so a second answer was asked for a rate.
         assert server.asked.count("/metrics") == 2
         assert snapshot_once(written.dirs, ["other"]).units[0].unit == "other"
@@ -454,7 +456,7 @@ def test_snapshot_once_of_an_idle_engine_asks_once(written: Written) -> None:
     written.unit("chat")
     with Recorded(page("h200_idle")) as server:
         written.ready(written.run("chat", port=server.port))
-        unit = only(snapshot_once(written.dirs))
+        unit = only(snapshot_once(written.dirs, timeout_s=100.0))
         assert server.asked == ["/health", "/metrics"]
     assert unit.load is not None and unit.load.tokens_per_second == 0.0
 

@@ -19,7 +19,7 @@ from tests.standin.rig import dirs_in, until
 LISTEN = (
     "import socket, sys, time\n"
     "s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
-    "time.sleep(60)"
+    "time.sleep(600)"
 )
 
 
@@ -39,11 +39,16 @@ def free() -> int:
         return port
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_its_own_listener_is_fine(tmp_path: Path) -> None:
     ctx, port = Context(dirs_in(tmp_path)), free()
     run = made(ctx, port, [sys.executable, "-c", LISTEN, str(port)])
     try:
-        until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        until(lambda: listens(port))
         assert other_listener(ctx, run) is None
     finally:
         stop(run)
@@ -53,7 +58,7 @@ def test_another_one_is_named(tmp_path: Path) -> None:
     ctx = Context(dirs_in(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        run = made(ctx, port, ["/bin/sleep", "60"])
+        run = made(ctx, port, ["/bin/sleep", "600"])
         try:
             problem = other_listener(ctx, run)
         finally:

@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Behaviour, str]] = {
     "released": (lambda c: _answer(c, {"status": "ok", "memory_bytes": 0}), "released"),
     "refuses": (lambda c: _answer(c, {"status": "error", "message": "no"}), "error"),
     "no number": (lambda c: _answer(c, {"status": "ok", "memory_bytes": "x"}), "error"),
-    "silent": (lambda c: c.recv(1 << 16) and threading.Event().wait(5), "silent"),
+    "silent": (lambda c: c.recv(1 << 16) and threading.Event().wait(100), "silent"),
     "trickles": (_trickle, "silent"),
     "hangs up": (lambda c: c.close(), "gone"),
     "hangs up late": (lambda c: _read(c) and None, "gone"),
@@ -113,7 +113,8 @@ CASES: dict[str, tuple[Behaviour, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_states(name: str, listen: Callable[[Behaviour], str]) -> None:
     behave, state = CASES[name]
-    found = inside.daemon_status(listen(behave), timeout_s=0.6)
+    # Only who never answers is waited for to the end.
+    found = inside.daemon_status(listen(behave), timeout_s=0.6 if state == "silent" else 60.0)
     assert found["state"] == state, found
     assert (found["memory_bytes"] == 77) == (state == "serving")
     if state not in ("serving", "released"):
@@ -205,18 +206,21 @@ def test_watch_says_when_a_daemon_ends(listen: Callable[[Behaviour], str]) -> No
         watched.set()
 
     paths = [listen(watchable), listen(_daemon)]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         client.script_argv(sys.executable, "watch", *paths), stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert '"watched"' in process.stdout.readline()
-    assert '"unwatchable"' in process.stdout.readline()
-    assert watched.wait(20)
-    for conn in held:
-        conn.close()
-    line = process.stdout.readline()
-    assert '"ended"' in line and paths[0] in line
-    assert process.wait(timeout=20) == 0
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert '"watched"' in process.stdout.readline()
+            assert '"unwatchable"' in process.stdout.readline()
+            assert watched.wait(100)
+            for conn in held:
+                conn.close()
+            line = process.stdout.readline()
+            assert '"ended"' in line and paths[0] in line
+            assert process.wait(timeout=100) == 0
+        finally:
+            process.kill()
 
 
 def test_the_key_is_typed_as_the_field_is() -> None:
