@@ -26,8 +26,8 @@ from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.launch import SHIM, hold_shim_lock
 from engine_ctl.supervise.stop import stop
-from profiles.model import Restart, Stop
-from tests.standin.rig import dirs_in, until
+from profiles.model import Restart
+from tests.standin.rig import PATIENT, answers, dirs_in, until
 
 SCRIPT = Path(__file__).with_name("standby_become_script.py")
 MAIN = """
@@ -50,7 +50,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-QUICK = Stop(ask_s=3.0, ask_again_s=1.0, kill_s=2.0)
 IDENTITY = "0123456789"
 
 
@@ -78,12 +77,12 @@ class Stage:
             [sys.executable, str(SCRIPT), str(self.socket), str(self.root), IDENTITY],
             env={**os.environ, **marks},
         )
-        until(self.socket.exists)
+        until(lambda: answers(self.socket), "the standby listens")
         return self.process
 
     def run(self, *more: str) -> Run:
         argv = ["serve", "m", *more]
-        run = self.store.new_run(RunSpec(unit="u", kind=Kind.ENGINE, argv=argv, stop=QUICK))
+        run = self.store.new_run(RunSpec(unit="u", kind=Kind.ENGINE, argv=argv, stop=PATIENT))
         self.runs.append(run)
         return run
 
