@@ -67,16 +67,34 @@ class Flows:
             return
         if not entry.asks:
             self.run(entry.id, unit)
-            return
-        self.confirm(entry, unit, lambda now: self.run(entry.id, now))
+        elif entry.id == "undo":
+            self._undo(entry, unit)
+        else:
+            self.confirm(entry, unit, lambda now: self.run(entry.id, now))
+
+    def _undo(self, entry: actions.Action, unit: UnitView) -> None:
+        """Find out first what would be gone back to: there may be nothing."""
+
+        def found(profile: str | None, error: str | None) -> None:
+            if error is not None:
+                self.app.say(f"{unit.unit}: {error}", "warn")
+                return
+            now = self.app.unit_named(unit.unit) or unit
+            self.confirm(entry, now, lambda now: self.run("undo", now), profile or "")
+
+        self.app.ask(lambda: self.app.ops.undo_profile(unit.unit), found)
 
     def confirm(
-        self, entry: actions.Action, unit: UnitView, then: Callable[[UnitView], None]
+        self,
+        entry: actions.Action,
+        unit: UnitView,
+        then: Callable[[UnitView], None],
+        to: str = "",
     ) -> None:
-        """Ask with what follows; on yes check the phase again and go on."""
+        """Ask with what follows; on yes check the phase again and go on. `to`: see `question`."""
         from console.screens.confirm import ConfirmScreen
 
-        lines = confirm.question(entry.id, unit, self.app.snapshot)
+        lines = confirm.question(entry.id, unit, self.app.snapshot, to)
 
         def answered(yes: bool | None) -> None:
             if not yes:

@@ -61,6 +61,9 @@ class Operations(Protocol):
     def undo(self, unit: str) -> str:
         """Swap back to the previous profile."""
 
+    def undo_profile(self, unit: str) -> str:
+        """The name of the profile that undo leads to. Raises NotFound: there is nothing to undo."""
+
     def forecast(self, unit: str, profile: str | None = None) -> ForecastView:
         """What a start or swap would meet; touches nothing. None: the unit's own profile."""
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from engine_ctl.answers import Fix
 
 
-def question(id: str, unit: UnitView, snapshot: Snapshot | None) -> list[Line]:
-    """Title and consequences for an action on a unit."""
+def question(id: str, unit: UnitView, snapshot: Snapshot | None, to: str = "") -> list[Line]:
+    """Title and consequences for an action on a unit; `to` is the profile that undo leads to."""
     name = clean(unit.unit)
     title = {
         "stop": f"Stop {name}?",
-        "undo": f"Swap {name} back to the profile before {clean(unit.profile)}?",
+        "undo": f"Swap {name} back to {clean(to)}?",
         "bench": f"Bench {name}?",
         "remove": f"Forget {name}?",
         "reload": f"Load the weights of {name} again?",

@@ -23,7 +23,7 @@ from engine_ctl.answers import (
 )
 from engine_ctl.errors import Failed
 from engine_ctl.model import Event
-from engine_ctl.operations import catalogue, explain, lifecycle, reaping, weights
+from engine_ctl.operations import catalogue, explain, lifecycle, reaping, swapping, weights
 from engine_ctl.operations.context import Context
 from engine_ctl.state import event_filter, events
 from engine_ctl.swap.forecast import forecast as forecast_of
@@ -64,6 +64,12 @@ class DirectOperations:
 
     def forecast(self, unit: str, profile: str | None = None) -> ForecastView:
         return forecast_of(self.ctx, unit, profile)
+
+    def undo_profile(self, unit: str) -> str:
+        """The name of the profile that undo leads to. Raises NotFound: there is nothing to undo."""
+        target = swapping.undo_target(self.ctx, unit).profile.name
+        now = self.ctx.store.load(unit).profile
+        return target if target != now else f"{target} as it ran before"
 
     def tuning(self, unit: str) -> Comparison | None:
         from engine_ctl.tune.rows import latest

@@ -24,6 +24,7 @@ from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise.liveness import Life
+from engine_ctl.swap.good import SWEEP
 
 NAME = "runs.yaml"
 _RUN = re.compile(rb'"([a-z0-9][a-z0-9_.-]{0,63}/[1-9][0-9]*)"')
@@ -138,11 +139,13 @@ def _is_over(run: Run) -> bool:
 
 
 def _good(runs: Iterable[Run]) -> Iterable[Run]:
-    """The newest run that became ready, and the newest that did so with another profile."""
+    """The newest run that became ready, and the newest before a sweep's that did so with another
+    profile."""
     first = None
     for run in sorted(runs, key=lambda run: run.number, reverse=True):
         try:
             profile = snapshots.load(run) if run.ready() is not None else None
+            swept = run.spec().purpose == SWEEP
         except StokerError:
             continue
         if profile is None:
@@ -150,7 +153,7 @@ def _good(runs: Iterable[Run]) -> Iterable[Run]:
         if first is None:
             first = profile
             yield run
-        elif profile != first:
+        elif profile != first and not swept:
             yield run
             return
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine_ctl.errors import NotFound, StokerError
+import msgspec
+
+from engine_ctl.errors import NotFound
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import run_of
 from engine_ctl.state.store import Run
 from engine_ctl.swap import execute, journal
+from engine_ctl.swap.good import SWEEP, good_runs
 from engine_ctl.swap.journal import Outcome, SwapRecord
 from profiles.diff import diff
 from profiles.loading import Resolved
@@ -25,26 +28,30 @@ def swap_to(ctx: Context, unit: str, profile: str, tell: Tell, rollback: bool = 
 
 
 def undo_target(ctx: Context, unit: str) -> Resolved:
-    """The configuration before the present one: the newest earlier run that was ready and ran
-    with something else. Raises NotFound."""
+    """The configuration before the present one: the newest earlier run that was good and ran with
+    something else. Points that a sweep tried are not gone back to, nor is a port that it pinned a
+    difference. Raises NotFound where there is nothing to go back to."""
     run = run_of(ctx, unit)
     now = snapshots.require(run)
     last = journal.read(ctx.store, unit)
     changed = last is not None and last.live and last.outcome is Outcome.COMMITTED
     if last is not None and changed and last.new_run == run.id and last.old_profile is not None:
         return Resolved(last.old_profile, {}, ())
-    for run in reversed(ctx.store.runs(unit)):
-        before = _was_good(run)
-        if before is not None and (before.name != now.name or diff(before, now)):
+    here = _placed(now, run)
+    for earlier, before in good_runs(ctx.store, unit):
+        if earlier.number >= run.number or earlier.spec().purpose == SWEEP:
+            continue
+        if before.name != now.name or diff(_placed(before, earlier), here):
             return Resolved(before, {}, ())
-    raise NotFound(f"unit {unit} has run with nothing else before; see: stoker runs {unit}")
+    raise NotFound(
+        f"nothing to undo: {unit} has run with nothing but {now.name} before; see: "
+        f"stoker runs {unit}"
+    )
 
 
-def _was_good(run: Run) -> Profile | None:
-    try:
-        return snapshots.load(run) if run.ready() is not None else None
-    except StokerError:
-        return None
+def _placed(profile: Profile, run: Run) -> Profile:
+    """The profile with the port that clients had in that run."""
+    return msgspec.structs.replace(profile, port=run.spec().client_port)
 
 
 def undo(ctx: Context, unit: str, tell: Tell) -> SwapRecord:

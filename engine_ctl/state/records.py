@@ -25,9 +25,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     with status 0 as well; its last line says why it does not. `ready_timeout_s` 0 means no limit.
     `attempt` counts starts of one series of automatic restarts, from 1; `standby` is the run id of
     the standby that forked it, `standby_socket` and `standby_identity` name the one that its shim
-    asks first when it starts the run again; `operation` is the id of the swap that made the run,
-    `config_hash` vLLM's own of what the run compiles. `public_host` and `public_port` are where
-    clients go when that is not where the process listens: the address of the unit's front."""
+    asks first when it starts the run again; `operation` is the id of the swap that made the run
+    and `purpose` what that was for (swap, restart, undo, sweep), `config_hash` vLLM's own of what
+    the run compiles. `public_host` and `public_port` are where clients go when that is not where
+    the process listens: the address of the unit's front."""
 
     schema: int = 1
     run: str = ""
@@ -68,6 +69,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     standby_identity: str | None = None
     predecessor: str | None = None
     operation: str = ""
+    purpose: str = ""
     config_hash: str | None = None
     by: str = ""
 

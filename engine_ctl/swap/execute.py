@@ -37,6 +37,7 @@ from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run, is_locked
 from engine_ctl.supervise import liveness
 from engine_ctl.swap import memory, proof
+from engine_ctl.swap.good import NEW, OLD, good_runs, mark
 from engine_ctl.swap.journal import Journal, Outcome, Step, SwapRecord, new_id, read
 from engine_ctl.swap.making import make_run, refuse_weights
 from engine_ctl.swap.room import memory_ahead, refuse_memory
@@ -171,13 +172,7 @@ def last_good_profile(ctx: Context, record: UnitRecord, live: Run | None) -> Pro
     last run that was."""
     if live is not None and live.ready() is not None:
         return snapshots.load(live)
-    for run in reversed(ctx.store.runs(record.unit)):
-        try:
-            if run.ready() is not None:
-                return snapshots.load(run)
-        except StokerError:
-            continue
-    return None
+    return next((profile for _, profile in good_runs(ctx.store, record.unit)), None)
 
 
 class _Swap:
@@ -231,16 +226,16 @@ class _Swap:
 
     def _start_new(self, step: Step, prepared: Prepared | None) -> None:
         record = self.journal.record
-        run = self._found(record.new_run, "new") if step is not Step.STOPPING else None
+        run = self._found(record.new_run, NEW) if step is not Step.STOPPING else None
         if run is None:
             self._to(Step.STARTING)
-            run = self._launch(record.profile, "new", prepared)
+            run = self._launch(record.profile, NEW, prepared)
         self._to(Step.PROVING, new_run=run.id)
         self._prove(run)
 
     def _launch(self, profile: Profile, role: str, prepared: Prepared | None) -> Run:
         """Make and start a run; its spec carries this swap's id, so that it can be found again."""
-        ctx, mark = self.ctx, f"{self.journal.record.id}:{role}"
+        ctx, operation = self.ctx, mark(self.journal.record.id, role)
         if prepared is None:
             runtime = _runtime(ctx, profile)
             came_from = self.journal.record.from_run
@@ -259,7 +254,7 @@ class _Swap:
                 endpoint,
                 None,
                 self.tell,
-                as_recorded=role != "old",
+                as_recorded=role != OLD,
             )
             self.weighed = weigh(ctx, prepared)
         spec = prepared.spec
@@ -267,7 +262,8 @@ class _Swap:
         refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
         unit = ctx.store.load(self.unit)
         unit = msgspec.structs.replace(unit, profile=ctx.profiles.reference(profile))
-        run = make_run(ctx, unit, prepared, self.weighed, mark, self.needs)
+        purpose = self.journal.record.what
+        run = make_run(ctx, unit, prepared, self.weighed, operation, self.needs, purpose)
         self.needs = ()
         begin(ctx, run, prepared, self.tell)
         self.tell(f"{self.unit}: run {run.number} on {spec.client_host}:{spec.client_port}")
@@ -276,11 +272,11 @@ class _Swap:
     def _found(self, noted: str | None, role: str) -> Run | None:
         """The run that an interrupted swap had started, when it lives or has been ready."""
         ctx = self.ctx
-        mark = f"{self.journal.record.id}:{role}"
+        operation = mark(self.journal.record.id, role)
         run = ctx.store.run(noted) if noted else None
         for candidate in reversed(ctx.store.runs(self.unit)) if run is None else ():
             try:
-                if candidate.spec().operation == mark:
+                if candidate.spec().operation == operation:
                     run = candidate
                     break
             except StokerError:
@@ -335,10 +331,10 @@ class _Swap:
             self._fail(f"{record.reason} (no rollback: {why})")
             return self.journal.record
         try:
-            run = self._found(record.old_run, "old")
+            run = self._found(record.old_run, OLD)
             if run is None:
                 self.tell(f"{self.unit}: going back to {record.old_profile.name}")
-                run = self._launch(record.old_profile, "old", None)
+                run = self._launch(record.old_profile, OLD, None)
             self._to(Step.PROVING_OLD, old_run=run.id)
             self._prove(run)
         except StokerError as error:

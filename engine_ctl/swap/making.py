@@ -36,12 +36,14 @@ def make_run(
     unit: UnitRecord,
     prepared: Prepared,
     weighed: Weighed | None,
-    mark: str = "",
+    operation: str = "",
     memory: Sequence[MemoryNeed] = (),
+    purpose: str = "",
 ) -> Run:
     """Write the run's directory and make it the unit's current run; old runs are forgotten. The
     caller holds the lock."""
-    run = ctx.store.new_run(msgspec.structs.replace(prepared.spec, operation=mark))
+    spec = msgspec.structs.replace(prepared.spec, operation=operation, purpose=purpose)
+    run = ctx.store.new_run(spec)
     snapshots.save(ctx.store, run, prepared.profile)
     if weighed is not None:
         if weighed.record is not None:

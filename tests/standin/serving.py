@@ -86,6 +86,37 @@ if sys.argv[0].endswith("standby.py"):
     os._exit(3)
 """
 
+# Ends a `stoker` with SIGKILL as soon as a step of a swap is journalled (after), or just before it
+# is, when all of the step before it is done (before); "made": the run exists and nothing runs.
+TRAP = """
+import os, signal
+from engine_ctl.swap import execute, journal
+write, make = journal.Journal._write, execute.make_run
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def written(self):
+    if {when!r} == "before" and self.record.step == {step!r}:
+        end()
+    write(self)
+    if {when!r} == "after" and self.record.step == {step!r}:
+        end()
+
+def made(*arguments):
+    run = make(*arguments)
+    if {when!r} == "made":
+        end()
+    return run
+
+journal.Journal._write, execute.make_run = written, made
+"""
+
+
+def trap(step: str, when: str) -> str:
+    """Code that `killed` runs first."""
+    return TRAP.format(step=str(step), when=when)
+
 
 class Serving:
     """An installation with the stand-in as its only runtime. Profiles tell their engines apart by

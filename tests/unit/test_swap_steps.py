@@ -18,7 +18,7 @@ from engine_ctl.operations import lifecycle, swapping
 from engine_ctl.swap import journal
 from engine_ctl.swap.journal import Outcome, Step, SwapRecord
 from tests.standin.rig import free_port, until
-from tests.standin.serving import Serving
+from tests.standin.serving import Serving, trap
 
 
 @pytest.fixture(scope="module")
@@ -130,34 +130,6 @@ MOMENTS = [
     ("dies", Step.PROVING_OLD, "after"),
     ("dies", Step.DONE, "before"),
 ]
-
-TRAP = """
-import os, signal
-from engine_ctl.swap import execute, journal
-write, begin, make = journal.Journal._write, execute.begin, execute.make_run
-
-def end():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def written(self):
-    if {when!r} == "before" and self.record.step == {step!r}:
-        end()
-    write(self)
-    if {when!r} == "after" and self.record.step == {step!r}:
-        end()
-
-def made(*arguments):
-    run = make(*arguments)
-    if {when!r} == "made":
-        end()
-    return run
-
-journal.Journal._write, execute.make_run = written, made
-"""
-
-
-def trap(step: str, when: str) -> str:
-    return TRAP.format(step=str(step), when=when)
 
 
 def settled(here: Serving, profile: str) -> SwapRecord:
