@@ -123,6 +123,10 @@ class UnitWatch:
             if known is None or (life.ended and not known.ended):
                 known = run_facts.refresh(run.dir) or known
             self.facts = known
+            if known is not None and known.verdict is Verdict.FALLBACK and not life.ended:
+                from engine_ctl.observe.repeated import tell_repeated
+
+                tell_repeated(self._store, run)
         if life.ended or spec.kind is Kind.STANDBY:
             return
         known_start = life.ready and self.facts is not None

@@ -243,19 +243,10 @@ def other_listener(ctx: Context, run: Run) -> str | None:
 def _say_repeated_fallback(ctx: Context, run: Run) -> None:
     """An event when the unit's last two starts loaded from disk for the same reason."""
     from engine_ctl.observe import facts
-    from engine_ctl.weights import records
-    from engine_ctl.weights.sights import repeated_fallback
+    from engine_ctl.observe.repeated import tell_repeated
 
-    if records.read(run) is None:
-        return
-    history = []
-    for earlier in ctx.store.runs(run.unit)[-3:]:
-        known = facts.refresh(earlier.dir) if earlier.id == run.id else facts.load(earlier.dir)
-        if known is not None and known.start_s is not None:
-            history.append((known.verdict, known.reasons))
-    text = repeated_fallback(history)
-    if text:
-        ctx.event(run.unit, text, "warning")
+    if facts.refresh(run.dir) is not None:
+        tell_repeated(ctx.store, run, ctx.by)
 
 
 def _say_fallback(run: Run, tell: Tell) -> None:
