@@ -99,7 +99,7 @@ class Stage:
             "standby_socket": str(self.socket),
             "standby_identity": IDENTITY,
             "restart": Restart(policy="on-failure", backoff_s=0.01, max=3),
-            "stop": QUICK,
+            "stop": PATIENT,
             **spec,
         }
         run = self.store.new_run(RunSpec(**values))
