@@ -20,7 +20,7 @@ from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.lifecycle import Wanted
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.launch import launch
-from engine_ctl.swap.weighing import features_for
+from engine_ctl.swap.weighing import features_for, quantization_for
 from engine_ctl.weights import daemons, records, sights, sockets, spec, strangers
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.sights import DaemonSight, EngineUse
@@ -98,6 +98,7 @@ def asked_of(
         schema=ctx.schema_for(runtime),
         features=features_for(ctx, runtime),
         by=ctx.by,
+        support=lambda method: quantization_for(ctx, runtime, method),
     )
     return asked, runtime
 

@@ -36,7 +36,8 @@ Begin = Callable[[Run], object]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A daemon that is to be started: its unit, profile (with a health port) and runtime.
-    `features` None: not asked, the version's refusals are left to vLLM."""
+    `features` None: not asked, the version's refusals are left to vLLM. `support` says whether a
+    quantization method's layers take pre-processed weights."""
 
     unit: str
     profile: Profile
@@ -44,6 +45,7 @@ class Asked:
     schema: ArgumentSchema | None = None
     features: refusals.CacheFeatures | None = None
     by: str = ""
+    support: Callable[[str], refusals.QuantizationSupport] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -80,6 +82,7 @@ def plan(
     error = answer.get("error")
     if error:
         raise Failed(f"{asked.unit}: {error.get('message') or error}")
+    _refuse_quantization(asked, arguments, answer)
     keys = records.keys_of(answer)
     own = set(replacing.record.sockets) if replacing is not None and replacing.alive else set()
     wanted = [k.socket for k in keys if k.socket is not None and k.socket not in own]
@@ -327,6 +330,26 @@ def _names_directory(profile: Profile) -> bool:
     return section is not None and (
         section.socket_dir is not None or "weight_cache_socket_dir" in section.args
     )
+
+
+def _refuse_quantization(
+    asked: Asked, arguments: Mapping[str, Any], answer: Mapping[str, Any]
+) -> None:
+    """Raise Failed for a method that vLLM would refuse once the daemon builds the model."""
+    effective = answer.get("effective") or {}
+    method = effective.get("quantization") or arguments.get("quantization")
+    if not method or asked.support is None or asked.features is None:
+        return
+    question = refusals.Asked(
+        "preload",
+        arguments,
+        env=asked.env,
+        is_moe=effective.get("is_moe"),
+        quantization=asked.support(str(method)),
+    )
+    found = refusals.refusals(question, asked.features)
+    if found and found[0].fatal:
+        raise Failed(f"{asked.unit}: {found[0].line}")
 
 
 def _refuse_directory(facts: sockets.SocketFacts) -> None:

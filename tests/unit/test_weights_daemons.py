@@ -23,7 +23,7 @@ from engine_ctl.state.store import Run, Store
 from engine_ctl.weights import client, content, daemons, records, sights, spec
 from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.records import RankKey, WeightsRecord
-from engine_ctl.weights.refusals import CacheFeatures
+from engine_ctl.weights.refusals import CacheFeatures, QuantizationSupport
 from engine_ctl.weights.sights import DaemonSight, EngineUse
 from engine_ctl.weights.sockets import Node, SocketFacts
 from profiles.model import EnvRef, Preload, Profile
@@ -261,6 +261,26 @@ def test_refused_before_anything_is_started(store: Store, asked: daemons.Asked) 
     with pytest.raises(Failed, match="no weight files"):
         daemons.start(store, asked, _check(asked))
     assert store.runs("w") == []
+
+
+def test_a_quantization_that_would_end_the_daemon_is_refused_before(
+    store: Store, asked: daemons.Asked
+) -> None:
+    """vLLM finds out when it has built the model."""
+    cache = CacheFeatures(
+        version="0.33.0", platform="cuda", preload=True, ipc_cache=True, platform_supported=True
+    )
+    answer = {**_check(asked)(["preload"], {}), "effective": {"quantization": "gptq_marlin"}}
+    support = {"gptq_marlin": "none", "fp8": "all"}
+
+    def ask(method: str) -> QuantizationSupport:
+        return QuantizationSupport(method=method, support=support[method])
+
+    asking = replace(asked, features=cache, support=ask)
+    with pytest.raises(Failed, match="gptq_marlin does not take pre-processed weights"):
+        daemons.plan(store, asking, lambda *_: answer)
+    answer["effective"] = {"quantization": "fp8"}
+    assert daemons.plan(store, asking, lambda *_: answer).keys
 
 
 def test_start_stop_and_what_is_kept(store: Store, asked: daemons.Asked) -> None:
