@@ -39,6 +39,10 @@ def demo(headless: bool, down: bool, as_json: bool) -> int:
         return 0
     shown = operation.up(ctx, tell, lambda title: progress_report(title, quiet=as_json))
     spec = shown.run.spec()
+    if not as_json and not headless and unable() is None:
+        open_console(operation.UNIT)
+        return 0
+    other = operation.fall_back(ctx)
     if as_json:
         emit_json(
             {
@@ -49,13 +53,15 @@ def demo(headless: bool, down: bool, as_json: bool) -> int:
                 "start_s": shown.start_s,
                 "prompt": operation.PROMPT,
                 "completion": shown.text,
+                "fallback": other,
             }
         )
         return 0
-    if not headless and unable() is None:
-        open_console(operation.UNIT)
-        return 0
     print(f"completion of {operation.PROMPT!r}: {shown.text!r}")
     print(f"address: {shown.url}/v1 (model {spec.served_name})")
+    if other is not None:
+        reason = other.reasons[0]
+        differ = "; ".join(f"{name}: daemon {d}, engine {e}" for name, d, e in reason.fields)
+        print(f"a swap to {operation.OTHER} would load from disk: {differ or reason.category}")
     print("it goes on running; stoker ps shows it, stoker demo --down removes all of it")
     return 0

@@ -16,21 +16,25 @@ from pathlib import Path
 import msgspec
 
 from engine_ctl import atomic
+from engine_ctl.answers import ForecastView
 from engine_ctl.errors import Failed, NotFound, StokerError
+from engine_ctl.model import Verdict
 from engine_ctl.operations import completion, lifecycle
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.weights import SUFFIX
 from engine_ctl.paths import ensure_private
 from engine_ctl.runtimes import manage
-from engine_ctl.runtimes.install import Report, recipe
+from engine_ctl.runtimes.install import recipe
 from engine_ctl.runtimes.probe import clean_environment
+from engine_ctl.runtimes.progress import Report
 from engine_ctl.runtimes.store import Runtime, choose, missing
 from engine_ctl.standby import lifecycle as standby
 from engine_ctl.state.store import Run
 from engine_ctl.weights import socket_dir
 
 UNIT = "demo"
+OTHER = "demo-float32"
 WARM = ("cpu", "cuda", "rocm")
 PROMPT = "Say something about weights."
 SCRIPT = Path(__file__).parents[1] / "inside" / "demo_model.py"
@@ -46,6 +50,7 @@ class Made(msgspec.Struct, kw_only=True):
     runtime: str | None = None
     model: str | None = None
     profile: str | None = None
+    profiles: list[str] = msgspec.field(default_factory=list)
     units: list[str] = msgspec.field(default_factory=list)
 
 
@@ -88,6 +93,18 @@ def up(ctx: Context, tell: Tell, progress: Progress) -> Demo:
     return Demo(run, url, text, ready.seconds if ready else None)
 
 
+def fall_back(ctx: Context) -> ForecastView | None:
+    """What a swap to the demo's other profile would meet: weights that the daemon does not hold.
+    None where the demo keeps no weights."""
+    from engine_ctl.swap.forecast import forecast
+
+    try:
+        found = forecast(ctx, UNIT, OTHER)
+    except NotFound:
+        return None
+    return found if found.verdict is Verdict.FALLBACK else None
+
+
 def down(ctx: Context, tell: Tell) -> list[str]:
     """Stop and remove everything that the demo made; returns what was removed."""
     note, removed = made(ctx), []
@@ -105,7 +122,7 @@ def down(ctx: Context, tell: Tell) -> list[str]:
             with ctx.store.lock(unit):
                 ctx.store.remove(unit)
         removed.append(f"unit {unit}")
-    for path in filter(None, (note.profile, note.model)):
+    for path in filter(None, (note.profile, *note.profiles, note.model)):
         target = Path(path)
         if target.is_dir():
             shutil.rmtree(target)
@@ -204,4 +221,20 @@ def _profile(ctx: Context, note: Made, model: Path, runtime: Runtime) -> None:
     )
     if runtime.platform in WARM:
         text += "preload: {}            # a daemon keeps the weights; engines map them\n"
+        _other_profile(ctx, note)
+    atomic.write_bytes(path, text.encode(), mode=0o644)
+
+
+def _other_profile(ctx: Context, note: Made) -> None:
+    """The same model as the daemon does not hold it: a swap to it falls back, and says why."""
+    path = ctx.dirs.profiles / f"{OTHER}.yaml"
+    if path.exists():
+        return
+    note.profiles.append(str(path))
+    atomic.write_record(_note(ctx), note)
+    text = (
+        "# Written by `stoker demo`: the demo in a dtype that its weights daemon does not hold.\n"
+        f"extends: {UNIT}\nargs: {{dtype: float32}}\n"
+        "notes: Swap the demo to it to see weights come from disk, and why.\n"
+    )
     atomic.write_bytes(path, text.encode(), mode=0o644)
