@@ -10,7 +10,7 @@ import click
 
 from console.commands.output import confirm, emit_json, json_option, table, yes_option
 from engine_ctl.paths import Dirs
-from engine_ctl.runtimes.install import Report
+from engine_ctl.runtimes.progress import Report
 
 
 @click.group()

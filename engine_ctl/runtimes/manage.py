@@ -10,8 +10,9 @@ from pathlib import Path
 from engine_ctl.errors import Failed, Usage
 from engine_ctl.paths import Dirs, ensure_private
 from engine_ctl.runtimes import arguments, detect
-from engine_ctl.runtimes.install import Report, install, only_one, recipe, verified
+from engine_ctl.runtimes.install import install, only_one, recipe, verified
 from engine_ctl.runtimes.probe import probe
+from engine_ctl.runtimes.progress import Report
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, missing, stamp_of
 
 
