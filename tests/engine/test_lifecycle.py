@@ -57,7 +57,7 @@ def test_start_serve_restart_stop(here: World) -> None:
     done = lifecycle.restart(here.ctx, "a", lambda _: None, wait=True)
     assert done["port"] == port and done["run"] == "a/2"
     assert complete(port, str(here.model)) == first
-    (view,) = snapshot_once(here.dirs, ["a"]).units
+    (view,) = snapshot_once(here.dirs, ["a"], timeout_s=100.0).units
     assert view.phase is Phase.READY and view.load is not None and view.load.running == 0
     stopped = lifecycle.stop(here.ctx, "a")
     assert stopped["how"] in ("ask", "ask again")
@@ -68,7 +68,7 @@ def test_start_serve_restart_stop(here: World) -> None:
 def test_a_cold_start_without_standby_stopped_while_it_loads(here: World) -> None:
     here.profile("cold", standby=False)
     run = lifecycle.start(here.ctx, "cold", "cold")
-    until(lambda: b"non-default args" in run.log.read_bytes(), 120)
+    until(lambda: b"non-default args" in run.log.read_bytes())
     lifecycle.stop(here.ctx, "cold")
     assert liveness.look(run).life is Life.EXITED
     assert explain.why(here.ctx, "cold") is None
@@ -79,7 +79,7 @@ def test_a_killed_engine_core_is_a_failure_although_the_exit_status_is_zero(here
     run = lifecycle.start(here.ctx, "core", "plain")
     here.wait_ready(run)
     os.kill(pid_named(here, "core", "EngineCore"), signal.SIGKILL)
-    until(lambda: run.exit() is not None, 60)
+    until(lambda: run.exit() is not None)
     record = run.exit()
     assert record is not None and not record.requested
     assert liveness.look(run).life is Life.FAILED
@@ -95,7 +95,7 @@ def test_a_killed_api_server_leaves_no_children(here: World) -> None:
     who = run.identity()
     assert who is not None
     os.kill(who.leader.pid, signal.SIGKILL)
-    until(lambda: run.exit() is not None, 60)
+    until(lambda: run.exit() is not None)
     record = run.exit()
     assert record is not None and record.signal == signal.SIGKILL and record.swept
     assert record.remaining == []
@@ -107,7 +107,7 @@ def test_restarted_by_policy_from_the_standby_and_without_it(here: World) -> Non
     run = lifecycle.start(here.ctx, "again", "again")
     here.wait_ready(run)
     os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
-    until(lambda: here.current("again").number == 2, 60)
+    until(lambda: here.current("again").number == 2)
     second = here.current("again")
     here.wait_ready(second)
     assert (second.spec().attempt, second.spec().via) == (2, "standby")
@@ -117,9 +117,9 @@ def test_restarted_by_policy_from_the_standby_and_without_it(here: World) -> Non
         assert standing.hello is not None
         os.kill(standing.hello.pid, signal.SIGKILL)
     os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
-    until(lambda: here.current("again").number == 3, 60)
+    until(lambda: here.current("again").number == 3)
     third = here.current("again")
-    until(lambda: third.identity() is not None, 30)
+    until(lambda: third.identity() is not None)
     assert third.spec().via == "spawn"
     assert here.live_runs("again") == ["again/3"]
     lifecycle.stop(here.ctx, "again")

@@ -57,28 +57,30 @@ def test_what_waits_is_seen_and_a_restart_is_a_reset(here: World) -> None:
         load = look().load
         return load is not None and load.running == 0 and load.waiting == 0
 
-    clients = [threading.Thread(target=keep_asking) for _ in range(CLIENTS)]
+    clients = [threading.Thread(target=keep_asking, daemon=True) for _ in range(CLIENTS)]
+    for client in clients:
+        client.start()
     try:
-        for client in clients:
-            client.start()
-        until(queued, 30.0)
+        until(queued)
         waiting = seen[-1]
         assert waiting.waiting is not None and waiting.waiting <= CLIENTS - 1
         assert [rank.running for rank in waiting.ranks] == [1]
-        until(lambda: (look().load or waiting).tokens_per_second not in (None, 0.0), 30.0)
+        until(lambda: (look().load or waiting).tokens_per_second not in (None, 0.0))
         enough.set()
         for client in clients:
             client.join(120)
-        until(answered, 30.0)
+        until(answered)
         assert any((load.tokens_per_second or 0) > 0 for load in seen)
 
         lifecycle.restart(here.ctx, "a", lambda _: None, wait=True)
         seen.clear()
-        until(lambda: look().phase is Phase.READY and bool(seen), 30.0)
+        until(lambda: look().phase is Phase.READY and bool(seen))
         ask()
-        until(answered, 30.0)
+        until(answered)
         rates = [load.tokens_per_second for load in seen if load.tokens_per_second is not None]
         assert all(rate >= 0 for rate in rates), rates
     finally:
         enough.set()
+        for client in clients:
+            client.join(120)
         sampler.stop()

@@ -203,7 +203,7 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(here: World, port: in
         left = measure.leftover(here.ctx, "a")
         return sorted(tried) == ["done", "refused", "trying"] and left is not None
 
-    until(lambda: benching() or process.poll() is not None, 120)
+    until(lambda: benching() or process.poll() is not None)
     assert process.poll() is None, process.communicate()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -227,7 +227,7 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(here: World, port: in
 def test_a_stopped_sweep_puts_the_unit_back(here: World, port: int) -> None:
     profile = snapshots.require(here.current("a"))
     process = start_sweep(here, "--set", "max_num_seqs=3,5", "--requests", "400", "--repeats", "2")
-    until(lambda: measure.leftover(here.ctx, "a") is not None or process.poll() is not None, 120)
+    until(lambda: measure.leftover(here.ctx, "a") is not None or process.poll() is not None)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
