@@ -115,9 +115,10 @@ class PhaseSeconds:
 @dataclass(frozen=True, slots=True)
 class ForecastView:
     """What a start of `profile` on `unit` would meet, said before anything is stopped. Times are
-    seconds, memory bytes; `kv_bytes` are those of one rank. `compile_note` and `plan_note` say
-    what is compiled again and whether the startup plan applies. `expected` are the phases of
-    `expected_s`, the running engine's stop first; one unknown phase makes the sum unknown. Any
+    seconds, memory bytes; `kv_bytes` are those of one rank. The notes name every lever of a fast
+    start: `standby_note` what is imported, `compile_note` what is compiled again, `plan_note`
+    whether the startup plan applies, `optimization_note` vLLM's level. `expected` are the phases
+    of `expected_s`, the running engine's stop first; one unknown phase makes the sum unknown. Any
     entry in `errors` means that the start is refused."""
 
     unit: str
@@ -144,6 +145,8 @@ class ForecastView:
     compile_note: str = ""
     plan_note: str = ""
     expected: tuple[PhaseSeconds, ...] = ()
+    standby_note: str = ""
+    optimization_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,8 @@ def body(view: ForecastView, cells: int) -> list[Line]:
         lines.append(line(Span("  KV cache  ", "muted"), Span(f"~{n.size(view.kv_bytes)}{was}")))
     for each in view.memory:
         lines += _wrapped("  ", _memory(each), "" if each.fits else "warn", cells)
-    for note in (view.compile_note, view.plan_note):
+    notes = (view.standby_note, view.compile_note, view.plan_note, view.optimization_note)
+    for note in notes:
         if note:
             lines += _wrapped("  ", note, "", cells)
     if view.port_note:

@@ -7,7 +7,7 @@ from engine_ctl.errors import StokerError
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.operations import way_for
 from engine_ctl.live.requirements import dev_mode_problem
-from engine_ctl.model import Phase
+from engine_ctl.model import Phase, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import catalogue, snapshots
 from engine_ctl.operations.context import Context
@@ -16,7 +16,7 @@ from engine_ctl.operations.planning import Endpoint, model_problem
 from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.weights_ready import DaemonAhead, Way, daemon_ahead, keys_ahead
 from engine_ctl.state.store import Run
-from engine_ctl.swap import past
+from engine_ctl.swap import levers, past
 from engine_ctl.swap.caches import Caches, plan_is_on
 from engine_ctl.swap.caches import ahead as caches_ahead
 from engine_ctl.swap.execute import last_good_profile, swap_endpoint
@@ -108,7 +108,9 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         live=way is not None and way.live is not None,
         memory=needs,
         compile_note=caches.compile,
-        plan_note=caches.plan,
+        plan_note=levers.plan_note(prepared, caches) if prepared else "",
+        standby_note=levers.standby_note(prepared) if prepared else "",
+        optimization_note=levers.optimization_note(prepared) if prepared else "",
     )
 
 
@@ -158,7 +160,8 @@ def _weights_words(weighed: Weighed, errors: list[str], warnings: list[str]) -> 
 
 def _weights_note(weighed: Weighed | None) -> str:
     if weighed is None or not weighed.forecast.ranks:
-        return ""
+        disk = weighed is not None and weighed.forecast.verdict is Verdict.DISK
+        return "no preload in the profile" if disk else ""
     ranks = weighed.forecast.ranks
     fields = sum(len(rank.rows) for rank in ranks)
     equal = sum(row.equal for rank in ranks for row in rank.rows)
@@ -252,9 +255,14 @@ def text(found: ForecastView) -> str:
     if found.kv_bytes is not None:
         was = f" (now {_gib(found.kv_bytes_now)})" if found.kv_bytes_now is not None else ""
         lines.append(f"  KV cache: ~{_gib(found.kv_bytes)}{was}")
-    lines += [f"  {note}" for note in (found.compile_note, found.plan_note) if note]
-    if found.port_note:
-        lines.append(f"  {found.port_note}")
+    notes = (
+        found.standby_note,
+        found.compile_note,
+        found.plan_note,
+        found.optimization_note,
+        found.port_note,
+    )
+    lines += [f"  {note}" for note in notes if note]
     if found.in_flight:
         drain = f"drain up to {found.drain_s:.0f} s" if found.drain_s else "they are aborted"
         lines.append(f"  {found.in_flight} requests in flight: {drain}")

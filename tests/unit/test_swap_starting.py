@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine_ctl.errors import Failed
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import Endpoint
+from engine_ctl.runtimes.defaults import PLAN
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check, Hello, Memory
 from engine_ctl.standby.lifecycle import Standing
 from engine_ctl.state.store import Run
+from engine_ctl.swap import levers
+from engine_ctl.swap.caches import Caches
 from engine_ctl.swap.starting import Prepared, prepare
 from profiles.model import Profile
 from tests.standin.rig import dirs_in
@@ -74,3 +79,46 @@ def test_a_runtime_that_was_upgraded_underneath_is_one_line(stage: Stage, standb
 def test_a_check_that_does_not_say_its_version_is_no_objection(stage: Stage) -> None:
     stage.checked = None
     assert stage.prepare().check is not None
+
+
+# Levers
+
+
+def prepared_on(stage: Stage, platform: str, env: str | None = None, **effective: Any) -> Prepared:
+    found = stage.prepare()
+    assert found.check is not None
+    check = msgspec.structs.replace(found.check, effective=effective)
+    values = {} if env is None else {PLAN: env}
+    spec = msgspec.structs.replace(found.spec, env=values)
+    runtime = msgspec.structs.replace(RUNTIME, platform=platform)
+    return replace(found, check=check, spec=spec, runtime=runtime)
+
+
+def test_what_is_imported_is_said(stage: Stage) -> None:
+    found = stage.prepare()
+    assert levers.standby_note(found) == "from standby-x: nothing is imported again"
+    assert found.standing is not None and found.standing.hello is not None
+    hello = msgspec.structs.replace(found.standing.hello, method="spawn", why="Ray starts its own")
+    ray = replace(found, standing=replace(found.standing, hello=hello))
+    assert "import again: Ray starts its own" in levers.standby_note(ray)
+    alone = levers.standby_note(stage.prepare(standby=False))
+    assert alone == "no standby (the profile says standby: false): vLLM is imported anew"
+
+
+def test_the_startup_plan_is_named_where_it_is_off(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLAN, raising=False)
+    off = prepared_on(stage, "cuda", env="0")
+    assert "off, memory is profiled" in levers.plan_note(off, Caches())
+    assert levers.plan_note(prepared_on(stage, "cpu"), Caches()) == ""
+    on = prepared_on(stage, "cuda", env="1")
+    assert levers.plan_note(on, Caches(plan="applies")) == "applies"
+
+
+def test_the_optimisation_level_is_named(stage: Stage) -> None:
+    assert levers.optimization_note(prepared_on(stage, "cpu")) == ""
+    plain = prepared_on(stage, "cuda", optimization_level="OptimizationLevel.O2")
+    assert levers.optimization_note(plain) == "optimisation level 2"
+    eager = prepared_on(stage, "cuda", optimization_level=2, enforce_eager=True)
+    assert levers.optimization_note(eager).endswith("enforce_eager leaves little")
