@@ -4,8 +4,8 @@
 
 The real CPU runtime and the tiny model of the tests, eager. By hand: SIGTERM to `vllm serve`, wait
 until it has ended, start it with the same arguments, ask until a completion comes. `--twenty` adds
-twenty restarts of each, in turns, with changing max_num_seqs and gpu_memory_utilization (9 minutes),
-with the standby's memory before and after and what is left of processes.
+twenty restarts of each, in turns, with changing max_num_seqs and gpu_memory_utilization (9
+minutes), with the standby's memory before and after and what is left of processes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def measure(here: World, rounds: int, twenty: bool) -> dict[str, Any]:
     try:
         out["rounds"] = in_turns(here, by_hand, port, [{} for _ in range(rounds)])
         if twenty:
-            before = [s.cost for s in listing(here.ctx.store)]
+            before = standby_mib(here)
             out["twenty"] = in_turns(here, by_hand, port, [changes(n) for n in range(20)])
             after = [s.cost for s in listing(here.ctx.store)]
             out["standby_mib"] = [
@@ -126,6 +126,10 @@ def in_turns(here: World, by_hand: Hand, port: int, each: list[Changes]) -> dict
         "sums_s": [round(sum(hand), 1), round(sum(ours), 1)],
         "ratio": round(statistics.median(ours) / statistics.median(hand), 3),
     }
+
+
+def standby_mib(here: World) -> list[int]:
+    return [(standing.cost or 0) >> 20 for standing in listing(here.ctx.store)]
 
 
 def marked(here: World) -> list[int]:
