@@ -365,7 +365,9 @@ def resume_locked(ctx: Context, record: SwapRecord, tell: Tell) -> SwapRecord:
     """Go on with an interrupted swap; the caller holds the unit's lock."""
     journal = Journal(ctx.store, record)
     if record.step is Step.CHECKED:
-        done = journal.end(Outcome.ABANDONED, "interrupted before anything was touched")
+        untouched = "interrupted before anything was touched"
+        between = "interrupted while the running engine was changed; it goes on, see: stoker live"
+        done = journal.end(Outcome.ABANDONED, between if record.live else untouched)
         ctx.event(record.unit, f"{record.what} to {record.profile.name} given up: {done.reason}")
         return done
     ctx.event(record.unit, f"going on with an interrupted {record.what} ({record.step})")
