@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from console.view import layout, machine
-from console.view.deck import filtered, footers
-from console.view.spans import Item, Line, Span, clean, clip_line, line, spread
+from console.view.deck import filtered, footers, said
+from console.view.spans import Item, Line, Span, clean, line, spread
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
@@ -68,11 +68,10 @@ class StokerScreen(Screen[None]):
 
     def show_message(self) -> None:
         """What the console itself has to say, above the footer (the deck has it in its events)."""
-        said = self.stoker.message
-        line_of = [clip_line((Span(" "), *said), self.size.width)] if said else []
+        lines = said(self.stoker.message, self.size.width)
         for widget in self.query("#said").results(Lines):
-            widget.set_lines(line_of)
-            widget.display = bool(line_of)
+            widget.set_lines(lines)
+            widget.display = bool(lines)
 
 
 class DetailScreen(StokerScreen):

@@ -107,4 +107,4 @@ class DeckScreen(StokerScreen):
         set_height(self.lines("log-title"), int(unit is not None))
         log = self.lines("log")
         room = max(log.size.height, 1)
-        log.set_lines([deck.log_line(text, cells - 1) for text in lines[-max(room, 100) :]])
+        log.set_lines(deck.tail(lines, cells - 1)[-max(room, 100) :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events
@@ -33,9 +34,11 @@ class ForecastScreen(CardScreen[str | None]):
         self._live = running
         self._view: ForecastView | None = None
         self._error: str | None = None
+        self._since = time.monotonic()
 
     def on_mount(self) -> None:
         self.show()
+        self._ticks = self.set_interval(1.0, self.show)
         app = cast("StokerApp", self.app)
         app.ask(lambda: app.ops.forecast(self._unit, self._profile), self._answered)
 
@@ -44,6 +47,7 @@ class ForecastScreen(CardScreen[str | None]):
 
     def _answered(self, value: Any, error: str | None) -> None:
         self._view, self._error = value, error
+        self._ticks.stop()
         if self.is_attached:
             self.show()
 
@@ -56,7 +60,7 @@ class ForecastScreen(CardScreen[str | None]):
         if self._error is not None:
             lines.append(line(Span(f"✗ {clean(self._error)}", "error")))
         elif self._view is None:
-            lines.append(line(Span("asking the standby …", "muted")))
+            lines += view.waiting(time.monotonic() - self._since)
         else:
             lines += view.body(self._view, self.room)
         keys: list[Span] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from math import isnan, nan
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -85,17 +87,28 @@ def progress(done: float, total: float, cells: int) -> Line:
 
 def sparkline(values: Sequence[float], cells: int, top: float | None = None) -> str:
     """The last values as block characters, one a cell; where there are more values than cells
-    each cell shows the highest of its share. `top` fixes the scale."""
+    each cell shows the highest of its share. NaN, a value that is not known, is a blank. `top`
+    fixes the scale."""
     if not values or cells <= 0:
         return ""
-    if len(values) > cells:
-        step = len(values) / cells
-        values = [
-            max(values[int(index * step) : max(int((index + 1) * step), int(index * step) + 1)])
-            for index in range(cells)
-        ]
-    ceiling = top if top else max(values)
-    if ceiling <= 0:
-        return _SPARKS[0] * len(values)
+    shown = [_highest(share) for share in _shares_of(values, cells)]
+    ceiling = top or _highest(shown)
+    if not ceiling > 0:
+        return "".join(" " if isnan(value) else _SPARKS[0] for value in shown)
     last = len(_SPARKS) - 1
-    return "".join(_SPARKS[min(last, max(0, round(v / ceiling * last)))] for v in values)
+    return "".join(
+        " " if isnan(value) else _SPARKS[min(last, max(0, round(value / ceiling * last)))]
+        for value in shown
+    )
+
+
+def _shares_of(values: Sequence[float], cells: int) -> list[Sequence[float]]:
+    if len(values) <= cells:
+        return [[value] for value in values]
+    step = len(values) / cells
+    starts = [int(index * step) for index in range(cells + 1)]
+    return [values[begin : max(end, begin + 1)] for begin, end in pairwise(starts)]
+
+
+def _highest(values: Sequence[float]) -> float:
+    return max((value for value in values if not isnan(value)), default=nan)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from console.actions import Action, allowed_now
 from console.view import numbers as n
-from console.view.spans import Item, Line, Span, clean, clip_line, line, spread, width
+from console.view.spans import Item, Line, Span, clean, clip_line, fold, line, spread, width
 from engine_ctl.model import Event, Snapshot, UnitView
 
 _SEVERITY = {"error": "error", "warning": "warn"}
+_ROUTE = re.compile(r"\] Route: /\S*, Methods: ")
+_SAID_ROWS = 4
 _PREFIX = re.compile(r"^\((?P<who>[\w./-]+)(?: pid=\d+)?\)\s*")
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING)\b")
 _HEAD = re.compile(
@@ -38,14 +40,18 @@ def event_line(event: Event, now: float, cells: int, label: str = "") -> Line:
 
 def event_strip(snapshot: Snapshot, message: Line | None, cells: int, rows: int) -> list[Line]:
     """The newest events, and above them what the console itself has to say."""
-    lines: list[Line] = []
-    if message:
-        lines.append(clip_line((Span(" "), *message), cells))
+    lines = said(message, cells)
+    above = len(lines)
     newest = sorted(snapshot.events, key=lambda event: event.at, reverse=True)
     for event in newest[: max(rows - len(lines), 0)]:
-        label = " events" if len(lines) == (1 if message else 0) else ""
+        label = " events" if len(lines) == above else ""
         lines.append(event_line(event, snapshot.at, cells, label))
     return lines
+
+
+def said(message: Line | None, cells: int) -> list[Line]:
+    """What the console itself has to say: whole, for its end says what to do."""
+    return fold((Span(" "), *message), cells)[:_SAID_ROWS] if message else []
 
 
 def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
@@ -60,6 +66,23 @@ def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
     )
     right = (Span("[l] whole log ", "key", "log", unit.unit),) if unit.run else ()
     return spread(left, right, cells)
+
+
+def tail(lines: Sequence[str], cells: int) -> list[Line]:
+    """The end of a log. The route list, which says nothing new, is one line."""
+    found: list[Line] = []
+    routes = 0
+    for index, text in enumerate(lines):
+        if _ROUTE.search(text):
+            routes += 1
+            if index + 1 < len(lines) and _ROUTE.search(lines[index + 1]):
+                continue
+            told = f" {routes} routes" if routes > 1 else " 1 route"
+            found.append((Span(told, "muted"),))
+            routes = 0
+        else:
+            found.append(log_line(text, cells))
+    return found
 
 
 def log_line(text: str, cells: int) -> Line:

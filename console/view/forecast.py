@@ -31,6 +31,15 @@ def title(unit: str, profile: str | None, view: ForecastView | None, running: bo
     return line(Span(f"Swap {clean(unit)}: {before}{clean(profile)}", "bold"))
 
 
+def waiting(seconds: float) -> list[Line]:
+    """While the standby is asked: an answer takes a second, a new standby's first one longer."""
+    lines = [line(Span("asking the standby …", "muted"))]
+    if seconds >= 3:
+        told = f"a new standby imports vLLM first: {n.age(seconds)} so far"
+        lines.append(line(Span(told, "muted")))
+    return lines
+
+
 def body(view: ForecastView, cells: int) -> list[Line]:
     """Changes with costs, errors, verdict, memory, port, seconds, rollback."""
     lines = _changes(view, cells)
@@ -68,7 +77,9 @@ def _memory(need: MemoryNeed) -> str:
 
 def _changes(view: ForecastView, cells: int) -> list[Line]:
     if not view.changes:
-        return [line(Span("  no argument changes", "muted")), ()]
+        # Before the first start, or after the last run's end, there is nothing to compare with.
+        same = line(Span("  no argument changes", "muted"))
+        return [same, ()] if view.from_profile else []
     return [*change_lines(view.changes, cells), ()]
 
 

@@ -63,7 +63,7 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
         spans = (
             Span("   " + pad(_key(value), widest) + "  "),
             Span(pad(clean(value.value), room) + "  ", "bold"),
-            Span(clean(value.origin), "muted"),
+            Span(_origin(value.origin, summary.path), "muted"),
         )
         lines.append(clip_line(spans, cells))
     lines += [(), line(Span(" command", "title"))]
@@ -72,6 +72,14 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
     texts = wrap(" ".join(clean(word) for word in profile.argv), max(cells - 4, 20))
     lines += [line(Span("   " + text)) for text in texts]
     return lines
+
+
+def _origin(origin: str, path: str | None) -> str:
+    """`this file, line 4` for what the file shown says itself, else as it was said."""
+    if path and origin.startswith(path):
+        number = origin.removeprefix(path).removeprefix(":")
+        return f"this file, line {number}" if number.isdigit() else "this file"
+    return clean(origin)
 
 
 def _key(value: ProvenanceRow) -> str:

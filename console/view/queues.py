@@ -154,20 +154,19 @@ def _history(history: Mapping[str, Sequence[float]], cells: int) -> list[Line]:
     titles = " " * 22 + pad("now", 12, True) + "  " + pad("last two minutes", room)
     lines: list[Line] = [line(Span(titles + ("  last hour" if both else ""), "muted"))]
     for key, name, unit, scale in TRENDS:
-        values = [value for value in history.get(key, ()) if value == value]
-        if not values:
+        values = history.get(key, ())
+        if not any(value == value for value in values):
             continue
         top = 1.0 if unit == "%" else None
-        figure = (
-            n.count(values[-1] * scale) if scale != 1 or values[-1] >= 10 else f"{values[-1]:.3g}"
-        )
+        now = values[-1] * scale
+        figure = n.count(now) if now != now or scale != 1 or now >= 10 else f"{now:.3g}"
         spans = [
             Span(pad(f"   {name}", 22)),
             Span(pad(f"{figure} {unit}".rstrip(), 12, True), "bold"),
             Span("  " + pad(sparkline(values, room, top), room), "accent"),
         ]
-        hour = [value for value in history.get(f"hour.{key}", ()) if value == value]
-        if both and hour:
+        hour = history.get(f"hour.{key}", ())
+        if both and any(value == value for value in hour):
             spans.append(Span("  " + sparkline(hour, room, top), "muted"))
         lines.append(clip_line(spans, cells))
     return lines

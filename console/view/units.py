@@ -222,7 +222,8 @@ def beneath(unit: UnitView, cells: int) -> list[Line]:
     elif unit.drift:
         keys = ", ".join(clean(key) for key in unit.drift)
         found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
-    if unit.note and unit.kind is Kind.ENGINE and unit.phase not in _NOTE_IN_ROW:
+    told = unit.phase in _NOTE_IN_ROW or unit.note in set(Phase)
+    if unit.note and unit.kind is Kind.ENGINE and not told:
         found.append(line(Span(clean(unit.note), "muted" if unit.phase is Phase.READY else "")))
     elbow = Span("     └ ", "muted")
     return [clip_line((elbow, *spans), cells) for spans in found[:_DETAIL_ROWS]]

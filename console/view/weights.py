@@ -11,9 +11,9 @@ from console.view.units import SIGNS
 from engine_ctl.answers import DaemonField, DaemonView
 
 COLUMNS = (
-    Column("name", "daemon", 16),
+    Column("name", "daemon", 19),
     Column("gpu", "gpu", 4, True),
-    Column("role", "role", 7, priority=2),
+    Column("role", "role", 7, priority=4),
     Column("phase", "state", 12),
     Column("weights", "weights", 9, True),
     Column("socket", "socket", 31, priority=3),

@@ -324,3 +324,22 @@ def test_a_profile_that_cannot_be_read_is_marked_on_the_deck() -> None:
     assert f"{first.profile[:13]}…!" in found[0] or f"{first.profile}!" in found[0]
     assert any("its profile cannot be read: /home/op/chat.yaml:3: no mapping" in t for t in found)
     assert not any("changed on disk" in text for text in found)
+
+
+@pytest.mark.parametrize("cells", [1, 3, 7, 40])
+def test_a_history_with_gaps_is_drawn_with_gaps(cells: int) -> None:
+    gap = float("nan")
+    for values in ((gap,) * 20, (gap, 1.0, gap, 4.0, gap), (0.0, gap), tuple(range(30))):
+        drawn = bars.sparkline(values, cells)
+        assert len(drawn) == min(cells, len(values))
+    assert bars.sparkline((gap, 1.0, gap, 4.0), 4) == " ▃ █"
+    assert bars.sparkline((gap, 0.0), 2) == " ▁"
+
+
+def test_a_unit_whose_history_begins_unknown_is_a_row() -> None:
+    load = replace(fakes.load(), history={"tokens_per_second": (float("nan"),) * 120})
+    unit = replace(fakes.gpu_units()[0], load=load)
+    columns = units.columns_for((unit,), 200)
+    assert "trend" in [column.key for column in columns]
+    assert all(spans.width(line) <= 200 for line in units.unit_lines(unit, columns, 199, True))
+    assert queues.items(replace(unit, load=load), 200)
