@@ -65,8 +65,9 @@ def preload() -> None:
 
 @preload.command()
 @click.argument("unit")
+@click.option("--fields", is_flag=True, help="The fingerprints, field by field.")
 @json_option
-def plan(unit: str, as_json: bool) -> int:
+def plan(unit: str, fields: bool, as_json: bool) -> int:
     """What the daemon would be: every rank's GPU, the fingerprints, each node's command, what is
     in the way, and why the running one would have to be loaded again. Starts nothing."""
     from engine_ctl.operations.context import Context
@@ -76,11 +77,11 @@ def plan(unit: str, as_json: bool) -> int:
     if as_json:
         emit_json(found)
     else:
-        _print_plan(found)
+        _print_plan(found, fields)
     return 1 if found.problems else 0
 
 
-def _print_plan(found: PreloadPlan) -> None:
+def _print_plan(found: PreloadPlan, fields: bool) -> None:
     import shlex
 
     print(f"{found.unit}: profile {found.profile}, {found.nodes} node{'s' * (found.nodes > 1)}")
@@ -91,6 +92,8 @@ def _print_plan(found: PreloadPlan) -> None:
     print(table(rows, ("node", "local", "rank", "place", "gpu"), (0, 1, 2)))
     for key in found.keys:
         print(f"  {key.role} {key.rank}: {key.device or '–'}  {key.socket or 'no socket'}")
+        for name, value in key.fields.items() if fields else ():
+            print(f"    {name:28} {value}")
     for node in found.commands if found.nodes > 1 else found.commands[:1]:
         for words in (node.preload, node.serve):
             # A reference such as "$TOKEN" is for the shell; it is quoted already.

@@ -31,12 +31,12 @@ def weight_cache_keys(config: Any, args: Any, kind: str) -> dict[str, Any]:
         return {"keys": [], "note": f"no weight cache for this placement: {error}"}
     notes: list[str] = []
     keys = []
-    for role, model_config in _roles(config):
+    for role, model_config, own in _roles(config, kind):
         draft = role == "draft"
         for local_rank, dp_rank, pp_rank, tp_rank in places:
             try:
                 at = (dp_rank, pp_rank, tp_rank)
-                fields = _fields(protocol, daemon, config, model_config, draft, at, kind)
+                fields = _fields(protocol, daemon, own, model_config, draft, at, kind)
             except Exception as error:
                 notes.append(f"{role} rank {local_rank}: {type(error).__name__}: {error}")
                 continue
@@ -56,12 +56,22 @@ def weight_cache_keys(config: Any, args: Any, kind: str) -> dict[str, Any]:
     return {"keys": keys, "note": "; ".join(notes)}
 
 
-def _roles(config: Any) -> list[tuple[str, Any]]:
-    roles = [("target", config.model_config)]
+def _roles(config: Any, kind: str) -> list[tuple[str, Any, Any]]:
+    """(role, model, configuration that it is loaded with) of what daemons hold, or are asked for.
+
+    A draft has the target's configuration with what its speculative section overrides; an engine
+    does not ask for one that has a loader of its own."""
+    roles = [("target", config.model_config, config)]
     utils = importlib.import_module(f"{CACHE}.utils")
-    if utils.is_draft_model_cacheable(config.speculative_config):
-        roles.append(("draft", config.speculative_config.draft_model_config))
-    return roles
+    speculative = config.speculative_config
+    if not utils.is_draft_model_cacheable(speculative):
+        return roles
+    loader = getattr(speculative, "draft_load_config", None)
+    if kind == "serve" and loader is not None and loader.load_format != "ipc_cache":
+        return roles
+    override = getattr(speculative, "apply_draft_overrides", None)
+    own = config if override is None else override(config)
+    return [*roles, ("draft", speculative.draft_model_config, own)]
 
 
 def _fields(
