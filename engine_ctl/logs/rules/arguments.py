@@ -167,6 +167,48 @@ def _while_configuring(found: re.Match[str], context: Context) -> bool:
     )
 
 
+_TAKES_ARGUMENTS = ("serve.py", "preload.py", "snapshot.py", "argparse_utils.py", "arg_utils.py")
+
+
+def _in_command_line(context: Context) -> bool:
+    frames = context.candidate.frames if context.candidate is not None else ()
+    return bool(frames) and frames[-1][0] in _TAKES_ARGUMENTS
+
+
+_BY_OPTION = re.compile(
+    r"(?<![\w-])--[a-z][\w-]{2,}|\bVLLM_[A-Z_]{3,}|model_loader_extra_config|"
+    r"[Mm]odel loader extra config|Unknown (?:load_format|scheduling policy|distributed executor)"
+)
+_BY_NAME = re.compile(
+    r"(?:Invalid (?P<invalid>[a-z_]+)=|\b(?P<name>[a-z]+(?:_[a-z]+)+) (?:\([^()\n]{1,30}\) )?"
+    r"(?:must be|exceeds|is (?:larger|smaller) than|cannot be))"
+)
+# Settings without an option of their own, or with one that few use.
+_SETTINGS = frozenset(
+    {
+        "prefix_match_unit",
+        "prefix_cache_retention_interval",
+        "max_tokens_per_mm_item",
+        "enable_multithread_load",
+        "num_threads",
+        "num_speculative_tokens",
+        "speculative_config",
+    }
+)
+
+
+def _names_a_setting(found: re.Match[str], context: Context) -> bool:
+    """Before the engine serves, an error that names an option, or a setting as being too much."""
+    if context.phase is None or context.phase is Phase.READY:
+        return False
+    if _BY_OPTION.search(found["why"]):
+        return True
+    known = {flag.lstrip("-").replace("-", "_") for flag in _COMMON_ARGUMENTS} | _SETTINGS
+    return any(
+        (said["invalid"] or said["name"]) in known for said in _BY_NAME.finditer(found["why"])
+    )
+
+
 def _in_environment(context: Context) -> bool:
     frames = context.candidate.frames if context.candidate is not None else ()
     return bool(frames) and frames[-1][0] == "envs.py"
@@ -261,11 +303,35 @@ RULES: tuple[Rule, ...] = (
         lambda found, context: _in_environment(context),
     ),
     rule(
+        "bad_argument",
+        r"ValueError: (?P<why>No (?:model|config file) specified|`model` should be provided[^\n]*|"
+        r"Config file must be of a yaml[^\n]*)",
+        lambda found, context: f"the command line was refused: {found['why'].strip()[:300]}",
+    ),
+    rule(
+        "bad_argument",
+        r"ArgumentTypeError: (?P<why>[^\n]+)",
+        lambda found, context: f"the command line was refused: {found['why'].strip()[:300]}",
+    ),
+    rule(
         "bad_value",
-        r"(?:^|\n)(?:\w+\.)*(?:ValueError|NotImplementedError|TypeError|KeyError): ",
+        r"(?:^|\n)(?:\w+\.)*(?:ValueError|NotImplementedError|TypeError|KeyError|"
+        r"FileNotFoundError): (?!\[Errno)",
         _value_hint,
-        lambda found, context: context.frame(
-            "create_engine_config", "create_model_config", "from_cli_args", "validate_parsed_serve"
+        lambda found, context: (
+            context.frame(
+                "create_engine_config",
+                "create_model_config",
+                "from_cli_args",
+                "validate_parsed_serve",
+            )
+            or _in_command_line(context)
         ),
+    ),
+    rule(
+        "bad_value",
+        r"(?:ValueError|NotImplementedError|TypeError): (?P<why>[^\n]{1,500})",
+        lambda found, context: f"a value was refused: {' '.join(found['why'].split())[:300]}",
+        _names_a_setting,
     ),
 )

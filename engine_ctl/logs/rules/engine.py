@@ -109,6 +109,13 @@ def _gpus_hint(found: re.Match[str], context: Context) -> str:
             f"Ray has no {group[1]} free GPUs: lower --tensor-parallel-size or "
             "--pipeline-parallel-size, or add nodes (ray status shows what is there)"
         )
+    local = re.search(r'local range: \[(\d+), (\d+)\) base value: "([^"]*)"', text)
+    if local:
+        return (
+            f"devices {local[1]} to {int(local[2]) - 1} are needed and CUDA_VISIBLE_DEVICES is "
+            f"{local[3] or 'empty'}: show it more devices, or lower --data-parallel-size-local or "
+            "--tensor-parallel-size"
+        )
     if re.search(r"No CUDA GPUs are available|Failed to infer device type|no CUDA-capable", text):
         return (
             "no GPU is visible to this process: check CUDA_VISIBLE_DEVICES, --gpus of the "
@@ -212,6 +219,12 @@ def _group_hint(found: re.Match[str], context: Context) -> str:
 def _startup_hint(found: re.Match[str], context: Context) -> str:
     waited = re.search(r"Waited (\d+)s", found.string)
     minutes = re.search(r"within (\d+) minutes?", found.string)
+    coordinator = re.search(r"DP Coordinator .{0,60}within timeout=([\d.]+)", found.string)
+    if coordinator:
+        return (
+            f"the data-parallel coordinator was not up within {coordinator[1]} s: the host is "
+            "busy or its process failed; see the first error above, and start again"
+        )
     if minutes:
         return (
             f"this engine had no answer from the front end within {minutes[1]} minutes: start the "
@@ -295,6 +308,8 @@ RULES: tuple[Rule, ...] = (
         r"Cannot provide a placement group|number of required \w+ exceeds the total|"
         r"exceeds the number of visible \S+ devices|"
         r"visible device ordinal \d+ is out of range|device_id \d+ is out of range|"
+        r"Error computing (?:device indices|assigned_physical_gpu_ids)|"
+        r"Physical device \d+ for logical device \d+ is not visible|"
         r"Not enough allowed NUMA nodes|Failed to infer device type|no CUDA-capable device|"
         r"(?:only|found) \d+ (?:visible )?(?:GPUs?|devices?).{0,60}(?:required|requested|needed)",
         _gpus_hint,
@@ -307,6 +322,7 @@ RULES: tuple[Rule, ...] = (
         r"(?:AssertionError|ValueError|RuntimeError): \d+ is not divisible by \d+|"
         r"[Cc]onsider reducing tensor_parallel_size|"
         r"(?:heads?|vocab\w*|hidden|intermediate)\b.{0,80}divisible by|"
+        r"(?:[Ii]nput|[Oo]utput) size per partition\b.{0,80}divisible by|"
         r"not divisible by.{0,40}(?:parallel|tp_size|world_size)|"
         r"too large tensor parallel size|use a compatible TP size|"
         r"(?:_per_partition|_partition_size)\b.{0,60}divisible by|"
@@ -339,7 +355,8 @@ RULES: tuple[Rule, ...] = (
         r"Timed out waiting for (?:new )?engine core|VLLM_ENGINE_READY_TIMEOUT_S|"
         r"[Ee]ngine (?:core )?(?:process(?:es)? )?(?:did not|failed to) (?:start|become ready)"
         r"[^\n]{0,40}(?:within|in time|timeout)|"
-        r"Did not receive response from front-end process within",
+        r"Did not receive response from front-end process within|"
+        r"DP Coordinator process failed to report ZMQ addresses within",
         _startup_hint,
     ),
     rule(

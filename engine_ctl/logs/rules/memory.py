@@ -17,6 +17,7 @@ _GIB = r"(\d{1,9}(?:\.\d{1,6})?)"
 _TRIED = re.compile(r"Tried to allocate (\S+ \w+)")
 _FREE = re.compile(r"total capacity of (\S+ \w+) of which (\S+ \w+) is free")
 _OTHER = re.compile(r"Process (\d+) has (\S+ \w+) memory in use")
+_WARMING = re.compile(r"warming up (?:the )?(?:sampler|pooler)")
 _LOADING = (Phase.LOADING, Phase.MAPPING)
 
 
@@ -33,7 +34,7 @@ def _numbers(found: re.Match[str]) -> str:
 
 
 def _in_sampler(found: re.Match[str], context: Context) -> bool:
-    return "warming up sampler" in found.string or context.frame(
+    return bool(_WARMING.search(found.string)) or context.frame(
         "dummy_sampler_run", "dummy_pooler_run", "warmup_sampler", "sampler_warmup"
     )
 
@@ -99,8 +100,9 @@ def _capture_hint(found: re.Match[str], context: Context) -> str:
 def _sampler_hint(found: re.Match[str], context: Context) -> str:
     seqs = re.search(r"with (\d+) dummy requests", found.string)
     many = f" of {seqs[1]} requests" if seqs else ""
+    who = "pooler" if "warming up pooler" in found.string else "sampler"
     return (
-        f"out of memory in the sampler's warm-up{many}{_numbers(found)}: the logits take "
+        f"out of memory in the {who}'s warm-up{many}{_numbers(found)}: its tensors take "
         "max_num_seqs times the vocabulary; lower max_num_seqs, or gpu_memory_utilization"
     )
 

@@ -228,7 +228,9 @@ RULES: tuple[Rule, ...] = (
         r"MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|InvalidHeader|"
         r"PytorchStreamReader failed|invalid load key|central directory|Ran out of input|"
         r"UnpicklingError|unexpected end of (?:file|data)|unexpected EOF|checksum mismatch|"
-        r"Consistency check failed|[Ff]ile size mismatch|storage has wrong byte size",
+        r"Incomplete checkpoint headers|Invalid checkpoint index entry|"
+        r"Empty or invalid weight map|Consistency check failed|[Ff]ile size mismatch|"
+        r"storage has wrong byte size",
         _corrupt_hint,
         lambda f, c: not _in_cache(c),
     ),

@@ -223,6 +223,15 @@ RULES: tuple[Rule, ...] = (
         "vLLM",
     ),
     rule(
+        "dtype_unsupported",
+        r"(?P<what>does not support (?P<dtype>\w+) kv-cache on this device|"
+        r"FP8 KV cache on CPU requires [^\n.]{1,60}|"
+        r"(?:--kv-cache-dtype \S+|\w*kv_dtype='?\w+'?)(?: on \w+)? requires (?:the |an? )?"
+        r"(?:SM ?\d+|CDNA\d|RDNA\d|Hopper|Blackwell|Ada)[^\n.]{0,60})",
+        "this chip cannot hold the KV cache so ({what}): drop kv_cache_dtype (auto), or choose "
+        "another one",
+    ),
+    rule(
         "quant_unsupported_gpu",
         r"not supported for the current GPU|is not supported for quantization method|"
         r"quantization is (?:currently )?not supported (?:in|on|by|for)|"
@@ -232,6 +241,8 @@ RULES: tuple[Rule, ...] = (
         r"(?:FP8|FP4|NVFP4|MXFP4|MXFP8|Marlin|fp8|fp4|INT8)\b[^\n]{0,80}(?:requires|needs|only "
         r"supported (?:on|for)|is not supported (?:on|by))[^\n]{0,60}(?:capability|sm_?\d|SM ?\d|"
         r"Hopper|Blackwell|Ada|GPU|device|platform|CPU)|"
+        r"(?:quantiz\w+|[Mm]arlin|weights|experts)\b[^\n]{0,80}(?:requires?|needs?|only "
+        r"supports?)[^\n]{0,60}(?:capability|\bsm_?\d|\bSM ?\d|Hopper|Blackwell|\bAda\b)|"
         r"_C::?\w*(?:quant|fp8|fp4|marlin|scaled)\w*\(\) expected at most|"
         r"'_C' object has no attribute '\w*(?:quant|fp8|fp4|marlin|scaled|gptq|awq)|"
         r"does not support (?:the )?quantization|method \S+ is not supported (?:on|by) "
@@ -243,8 +254,15 @@ RULES: tuple[Rule, ...] = (
         r"[Bb][Ff]loat16 is only supported|does not support (?:bfloat16|float16|torch\.\w+)|"
         r"(?:bfloat16|float16|torch\.\w+float\w+) is not supported (?:on|by|for)|"
         r"doesn't support (?:torch\.)?(?:bfloat16|float16|float32)|"
-        r"dtype .{0,60}not supported (?:on|by)",
+        r"dtype .{0,60}not supported (?:on|by)|have bfloat16 accuracy known issue",
         _dtype_hint,
+    ),
+    rule(
+        "dtype_unsupported",
+        r"(?P<dtype>\w+) KV cache is not supported (?:by [^\n]{1,60} )?on (?P<chip>[^\n(;]{1,60}?) "
+        r"?\(compute capability (?P<has>[\d.]+)\)[^\n]{0,120}?requires (?P<needs>\w+)",
+        "{chip} (compute capability {has}) has no {dtype} KV cache, which needs {needs}: set "
+        "kv_cache_dtype to float16 (or auto)",
     ),
     rule(
         "fd_limit",
