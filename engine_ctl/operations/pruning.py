@@ -18,13 +18,13 @@ import msgspec
 
 from engine_ctl.errors import StokerError, Usage
 from engine_ctl.identity import boot_id
-from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise.liveness import Life
-from engine_ctl.swap.good import SWEEP
+from engine_ctl.swap.good import placed, settled_runs
+from profiles.diff import diff
 
 NAME = "runs.yaml"
 _RUN = re.compile(rb'"([a-z0-9][a-z0-9_.-]{0,63}/[1-9][0-9]*)"')
@@ -89,9 +89,9 @@ def _prune(ctx: Context, keep: int) -> list[str]:
         return []
     named = references(ctx)
     dead: list[Run] = []
-    for runs in many.values():
+    for unit, runs in many.items():
         ended = [run for run in runs if _is_over(run)]
-        wanted = named | {run.id for run in _good(runs)}
+        wanted = named | {run.id for run in _good(ctx, unit)}
         dead += [run for run in ended[:-keep] if run.id not in wanted]
     if not dead:
         return []
@@ -138,22 +138,15 @@ def _is_over(run: Run) -> bool:
     return life.ended and not (here and facts.exit is not None and facts.exit.remaining)
 
 
-def _good(runs: Iterable[Run]) -> Iterable[Run]:
-    """The newest run that became ready, and the newest before a sweep's that did so with another
-    profile."""
+def _good(ctx: Context, unit: str) -> Iterable[Run]:
+    """The newest good run, and the newest with something else: what `undo` may lead to."""
     first = None
-    for run in sorted(runs, key=lambda run: run.number, reverse=True):
-        try:
-            profile = snapshots.load(run) if run.ready() is not None else None
-            swept = run.spec().purpose == SWEEP
-        except StokerError:
-            continue
-        if profile is None:
-            continue
+    for run, profile in settled_runs(ctx.store, unit):
+        shown = placed(profile, run)
         if first is None:
-            first = profile
+            first = shown
             yield run
-        elif profile != first and not swept:
+        elif shown.name != first.name or diff(shown, first):
             yield run
             return
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from engine_ctl.errors import NotFound
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import run_of
-from engine_ctl.state.store import Run
 from engine_ctl.swap import execute, journal
-from engine_ctl.swap.good import SWEEP, good_runs
+from engine_ctl.swap.good import placed, settled_runs
 from engine_ctl.swap.journal import Outcome, SwapRecord
 from profiles.diff import diff
 from profiles.loading import Resolved
-from profiles.model import Profile
 
 Tell = Callable[[str], None]
 
@@ -37,21 +33,16 @@ def undo_target(ctx: Context, unit: str) -> Resolved:
     changed = last is not None and last.live and last.outcome is Outcome.COMMITTED
     if last is not None and changed and last.new_run == run.id and last.old_profile is not None:
         return Resolved(last.old_profile, {}, ())
-    here = _placed(now, run)
-    for earlier, before in good_runs(ctx.store, unit):
-        if earlier.number >= run.number or earlier.spec().purpose == SWEEP:
+    here = placed(now, run)
+    for earlier, before in settled_runs(ctx.store, unit):
+        if earlier.number >= run.number:
             continue
-        if before.name != now.name or diff(_placed(before, earlier), here):
+        if before.name != now.name or diff(placed(before, earlier), here):
             return Resolved(before, {}, ())
     raise NotFound(
         f"nothing to undo: {unit} has run with nothing but {now.name} before; see: "
         f"stoker runs {unit}"
     )
-
-
-def _placed(profile: Profile, run: Run) -> Profile:
-    """The profile with the port that clients had in that run."""
-    return msgspec.structs.replace(profile, port=run.spec().client_port)
 
 
 def undo(ctx: Context, unit: str, tell: Tell) -> SwapRecord:

@@ -17,6 +17,7 @@ from engine_ctl.state.expected import expected_check_s
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.watcher import READY_S
 from engine_ctl.swap import execute
+from engine_ctl.swap.good import SWEEP
 from engine_ctl.swap.journal import Outcome as Swapped
 from engine_ctl.swap.journal import SwapRecord
 from engine_ctl.tune.planning import pinned
@@ -48,12 +49,16 @@ class Standing:
 
 
 class Engines:
-    """The engines of one unit during a sweep. `impatient` says that somebody wants it to stop."""
+    """The engines of one unit during a sweep, `what` of its records and events. `impatient` says
+    that somebody wants it to stop."""
 
-    def __init__(self, ctx: Context, unit: str, impatient: Callable[[], bool]) -> None:
+    def __init__(
+        self, ctx: Context, unit: str, impatient: Callable[[], bool], what: str = SWEEP
+    ) -> None:
         self.ctx = ctx
         self.unit = unit
         self._impatient = impatient
+        self._what = what
 
     def with_profile(self, profile: Profile) -> Standing:
         """Raises Refused, PointFailed, Busy."""
@@ -106,7 +111,7 @@ class Engines:
                     Resolved(profile, {}, ()),
                     lambda _: None,
                     rollback,
-                    "sweep",
+                    self._what,
                 )
             except Busy:
                 if time.monotonic() > deadline or self._impatient():

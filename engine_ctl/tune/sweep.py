@@ -9,6 +9,7 @@ from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime
 from engine_ctl.operations.planning import Endpoint
+from engine_ctl.swap.good import SWEEP
 from engine_ctl.swap.starting import prepare
 from engine_ctl.tune import halving, journal, order, outcomes, records
 from engine_ctl.tune.engines import Engines, PointFailed, Refused
@@ -87,7 +88,7 @@ class _Run:
         self.unit = made.unit
         self.goal: Goal = parse_goal(made.goal)
         self.schema = schema_of(ctx, made.base)
-        self.engines = Engines(ctx, made.unit, lambda: stopper.asked)
+        self.engines = Engines(ctx, made.unit, lambda: stopper.asked, f"{SWEEP} {made.id}")
 
     def all(self, how: str) -> None:
         self.book.note(how)

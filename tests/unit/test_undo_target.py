@@ -71,18 +71,45 @@ def test_nothing_before_is_said(history: History) -> None:
 def test_after_a_sweep_it_is_the_profile_before_it(history: History) -> None:
     history.ran("one", 1)
     for seats in (2, 3, 4):
-        history.ran("one", seats, pin=True, purpose="sweep")
+        history.ran("one", seats, pin=True, purpose="sweep s1")
     assert history.target() == ("one", 1)
     # The best point was kept: three came after it, and one is measured again.
-    history.ran("one", 3, pin=True, purpose="sweep")
+    history.ran("one", 3, pin=True, purpose="sweep s1")
+    assert history.target() == ("one", 1)
+
+
+def test_what_a_sweep_left_is_gone_back_to_like_any_other(history: History) -> None:
+    history.ran("one", 1)
+    for seats in (2, 3, 4):
+        history.ran("one", seats, pin=True, purpose="sweep s1")
+    history.ran("two", 9)
+    assert history.target() == ("one", 4)
+    # The next sweep leads back to what it found.
+    history.ran("one", 4, pin=True, purpose="undo")
+    for seats in (5, 6):
+        history.ran("one", seats, pin=True, purpose="sweep s2")
+    assert history.target() == ("one", 4)
+
+
+def test_one_sweep_after_another_leads_to_what_the_first_left(history: History) -> None:
+    history.ran("one", 1)
+    for id, seats in (("s1", 2), ("s1", 3), ("s2", 4), ("s2", 5)):
+        history.ran("one", seats, pin=True, purpose=f"sweep {id}")
+    assert history.target() == ("one", 3)
+
+
+def test_a_point_that_did_not_start_is_still_the_sweeps(history: History) -> None:
+    history.ran("one", 1)
+    history.ran("one", 2, pin=True, purpose="sweep s1")
+    history.ran("one", 3, pin=True, purpose="sweep s1", ready=False)
     assert history.target() == ("one", 1)
 
 
 def test_a_sweep_that_put_the_profile_back_changed_nothing(history: History) -> None:
     history.ran("zero", 7)
     history.ran("one", 1)
-    history.ran("one", 2, pin=True, purpose="sweep")
-    history.ran("one", 1, pin=True, purpose="sweep")
+    history.ran("one", 2, pin=True, purpose="sweep s1")
+    history.ran("one", 1, pin=True, purpose="sweep s1")
     assert history.target() == ("zero", 7)
 
 
