@@ -95,7 +95,7 @@ def preload_plan(ctx: Context, unit: str) -> PreloadPlan:
         record = daemons.plan(ctx.store, asked, checker(ctx, runtime, asked), replacing=alive)
         keys = record.keys
         if alive is not None:
-            reload = reload_needed(alive.record, record.keys, record.content)
+            reload = reload_needed(alive.record, record.keys, record.content, record.draft)
     except StokerError as error:
         problems.append(str(error).removeprefix(f"{asked.unit}: "))
     warnings += _others(ctx, keys)
@@ -160,16 +160,20 @@ def _without_port(words: Sequence[str]) -> list[str]:
 def content_changed(sight: sights.DaemonSight) -> tuple[str, ...]:
     """Weight files that are not what the daemon loaded, by metadata first: files are read only
     where that differs. () when they are the same, or cannot be looked at."""
-    record = sight.record.content
-    if record is None or not sight.alive:
+    if not sight.alive:
         return ()
-    try:
-        where = content.model_directory(record.model, None, {**os.environ, **sight.spec.env})
-        if where is None or not content.needs_reading(record, where):
-            return ()
-        return content.differences(record, content.record(record.model, where, record))
-    except (StokerError, OSError) as error:
-        return (f"the weight files cannot be read: {error}",)
+    lines: tuple[str, ...] = ()
+    for record in (sight.record.content, sight.record.draft):
+        if record is None:
+            continue
+        try:
+            where = content.model_directory(record.model, None, {**os.environ, **sight.spec.env})
+            if where is not None and content.needs_reading(record, where):
+                now = content.record(record.model, where, record)
+                lines += content.differences(record, now)
+        except (StokerError, OSError) as error:
+            lines += (f"the weight files cannot be read: {error}",)
+    return lines
 
 
 def _gpus(gpus: Sequence[int | str]) -> tuple[int | str, ...]:

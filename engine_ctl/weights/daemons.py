@@ -6,6 +6,7 @@ an environment and returns the standby's (or the one-shot probe's) answer to `ch
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,6 +98,9 @@ def plan(
     return WeightsRecord(
         keys=list(keys),
         content=_content(asked.profile, asked.env, None),
+        draft=_draft_content(asked.profile, asked.env, None)
+        if any(key.role == "draft" for key in keys)
+        else None,
         mode=section.mode if section else "zero_copy",
         fallback=section.fallback if section else True,
         health_port=section.health_port if section else None,
@@ -203,7 +207,10 @@ def reload(
 
 
 def reload_needed(
-    record: WeightsRecord, keys: Sequence[RankKey], now: ContentRecord | None
+    record: WeightsRecord,
+    keys: Sequence[RankKey],
+    now: ContentRecord | None,
+    draft: ContentRecord | None = None,
 ) -> tuple[str, ...]:
     """Why a daemon does not hold what the profile says now, in words; () when it does."""
     held = {(key.role, key.rank): key for key in record.keys}
@@ -218,6 +225,8 @@ def reload_needed(
                 lines.append(f"{name} is {value}, the daemon has {old.fields.get(name)}")
     if record.content is not None and now is not None:
         lines += content.differences(record.content, now)
+    if record.draft is not None and draft is not None:
+        lines += (f"draft: {line}" for line in content.differences(record.draft, draft))
     return tuple(dict.fromkeys(lines))
 
 
@@ -311,10 +320,13 @@ def _key_at(sight: sights.DaemonSight | None, path: str) -> RankKey | None:
 
 
 def _changed(record: WeightsRecord, profile: Profile, env: Mapping[str, str]) -> tuple[str, ...]:
-    if record.content is None:
-        return ()
-    now = _content(profile, env, record.content)
-    return () if now is None else content.differences(record.content, now)
+    lines: tuple[str, ...] = ()
+    for held, look in ((record.content, _content), (record.draft, _draft_content)):
+        now = None if held is None else look(profile, env, held)
+        if held is not None and now is not None:
+            of = "draft: " if held is record.draft else ""
+            lines += tuple(of + line for line in content.differences(held, now))
+    return lines
 
 
 def _content(
@@ -323,6 +335,25 @@ def _content(
     revision = profile.args.get("revision")
     where = content.model_directory(profile.model, str(revision) if revision else None, env)
     return None if where is None else content.record(profile.model, where, known)
+
+
+def _draft_content(
+    profile: Profile, env: Mapping[str, str], known: ContentRecord | None
+) -> ContentRecord | None:
+    """The files of the draft model; None where it has none of its own here."""
+    speculative = preload_arguments(profile).get("speculative_config")
+    if isinstance(speculative, str):
+        try:
+            speculative = json.loads(speculative)
+        except ValueError:
+            return None
+    if not isinstance(speculative, Mapping):
+        return None
+    model, revision = speculative.get("model"), speculative.get("revision")
+    if not isinstance(model, str) or model == profile.model:
+        return None
+    where = content.model_directory(model, str(revision) if revision else None, env)
+    return None if where is None else content.record(model, where, known)
 
 
 def _names_directory(profile: Profile) -> bool:

@@ -31,12 +31,14 @@ class RankKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`mode` and `fallback` are the engine's; `daemon` is the preload run that was found behind
-    the sockets at the start; `note` why there are no or fewer keys."""
+    """`content` identifies the target's files, `draft` those of a draft model that has daemons of
+    its own. `mode` and `fallback` are the engine's; `daemon` is the preload run that was found
+    behind the sockets at the start; `note` why there are no or fewer keys."""
 
     schema: int = 1
     keys: list[RankKey] = msgspec.field(default_factory=list)
     content: ContentRecord | None = None
+    draft: ContentRecord | None = None
     mode: str = "zero_copy"
     fallback: bool = True
     health_port: int | None = None

@@ -246,6 +246,28 @@ def test_a_plan_says_what_the_daemon_will_hold(store: Store, asked: daemons.Aske
     assert record.health_port == 1
 
 
+def test_the_files_of_a_draft_model_are_the_daemons_too(
+    store: Store, asked: daemons.Asked, tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "d.safetensors").write_bytes(b"draft weights")
+    given = {"speculative_config": json.dumps({"method": "eagle", "model": str(draft)})}
+    profile = msgspec.structs.replace(asked.profile, args=given)
+    asking = replace(asked, profile=profile)
+    answer = dict(_check(asked)(["preload"], {}))
+    assert daemons.plan(store, asking, lambda *_: answer).draft is None, "no daemon of its own"
+    answer["keys"] = [*answer["keys"], {**answer["keys"][0], "role": "draft", "socket": "/d/d"}]
+    record = daemons.plan(store, asking, lambda *_: answer)
+    assert record.draft is not None and record.draft.files[0].name == "d.safetensors"
+    assert daemons._changed(record, profile, {}) == ()
+    (draft / "d.safetensors").write_bytes(b"other weights")
+    (line,) = daemons._changed(record, profile, {})
+    assert line.startswith("draft: d.safetensors")
+    now = daemons.plan(store, asking, lambda *_: answer)
+    assert daemons.reload_needed(record, record.keys, now.content, now.draft) == (line,)
+
+
 def test_refused_before_anything_is_started(store: Store, asked: daemons.Asked) -> None:
     with pytest.raises(Failed, match="w: the model is not there"):
         daemons.start(store, asked, _check(asked, "the model is not there"))
