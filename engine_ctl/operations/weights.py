@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -103,12 +103,31 @@ def asked_of(
     return asked, runtime
 
 
+def other_daemons(ctx: Context, keys: Sequence[records.RankKey]) -> list[str]:
+    """Daemons of others that hold memory of the same devices already, in words."""
+    ours = {s for d in sights.daemons(ctx.store) if d.alive for s in d.record.sockets}
+    devices = {key.device for key in keys if key.device is not None}
+    return [
+        f"{other.device} holds other weights as well: {other.words}, {other.socket}"
+        for other in strangers.strangers(ours, devices)
+        if other.device is not None
+    ]
+
+
+def say_begun(ctx: Context, run: Run, what: str, tell: Tell) -> None:
+    """Tell that a daemon's run loads, and beside whom."""
+    record = records.read(run)
+    for line in other_daemons(ctx, record.keys if record is not None else ()):
+        tell(f"{run.unit}: {line}")
+    tell(f"{run.unit}: run {run.number}, {what}")
+
+
 def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bool = False) -> Run:
     """Start the daemon that keeps the unit's weights. Raises Busy when somebody holds them."""
     asked, runtime = asked_of(ctx, unit)
     begin = beginner(ctx, asked, tell)
     run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
-    tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
+    say_begun(ctx, run, f"loading {asked.profile.model}", tell)
     if wait:
         wait_ready(ctx, run, tell)
     return run

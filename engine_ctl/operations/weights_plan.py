@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from engine_ctl.errors import StokerError
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.weights import asked_of, checker
-from engine_ctl.weights import content, daemons, layout, refusals, sights, spec, strangers
+from engine_ctl.operations.weights import asked_of, checker, other_daemons
+from engine_ctl.weights import content, daemons, layout, refusals, sights, spec
 from engine_ctl.weights.daemons import reload_needed
 from engine_ctl.weights.layout import Layout, Placement
 from engine_ctl.weights.records import RankKey
@@ -98,7 +98,7 @@ def preload_plan(ctx: Context, unit: str) -> PreloadPlan:
             reload = reload_needed(alive.record, record.keys, record.content, record.draft)
     except StokerError as error:
         problems.append(str(error).removeprefix(f"{asked.unit}: "))
-    warnings += _others(ctx, keys)
+    warnings += other_daemons(ctx, keys)
     return PreloadPlan(
         unit=asked.unit,
         profile=profile.name,
@@ -111,17 +111,6 @@ def preload_plan(ctx: Context, unit: str) -> PreloadPlan:
         running=alive.run.id if alive is not None else None,
         reload=reload,
     )
-
-
-def _others(ctx: Context, keys: Sequence[RankKey]) -> list[str]:
-    """Daemons of others that hold memory of the same devices already."""
-    ours = {s for d in sights.daemons(ctx.store) if d.alive for s in d.record.sockets}
-    devices = {key.device for key in keys if key.device is not None}
-    return [
-        f"{other.device} holds other weights as well: {other.words}, {other.socket}"
-        for other in strangers.strangers(ours, devices)
-        if other.device is not None
-    ]
 
 
 def reload_reasons(ctx: Context, sight: sights.DaemonSight) -> tuple[str, ...]:

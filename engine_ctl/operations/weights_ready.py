@@ -15,7 +15,7 @@ from engine_ctl.hardware.readings import GpuSource
 from engine_ctl.hardware.visible import visible
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import wait_ready
-from engine_ctl.operations.weights import asked_of, beginner, checker
+from engine_ctl.operations.weights import asked_of, beginner, checker, say_begun
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
 from engine_ctl.weights import content, daemons, layout, records, sights
@@ -126,7 +126,7 @@ def _made(ctx: Context, unit: str, resolved: Resolved, tell: Tell) -> Run:
     asked, runtime = asked_of(ctx, unit, resolved)
     begin = beginner(ctx, asked, tell)
     run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
-    tell(f"{asked.unit}: run {run.number}, loading the weights once")
+    say_begun(ctx, run, "loading the weights once", tell)
     return run
 
 

@@ -17,7 +17,7 @@ import pytest
 from console.view import weights as view
 from engine_ctl.model import Kind, Phase
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.weights import views
+from engine_ctl.operations.weights import other_daemons, views
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Store
 from engine_ctl.weights import records
@@ -121,3 +121,14 @@ def test_the_screen_and_the_command_show_them(directory: Path, tmp_path: Path) -
     text = "\n".join("".join(span.text for span in line) for line in lines)
     assert f"not this Stoker's: started by hand, pid {pid}" in text
     assert path_in(directory, "CPU-3") in text and "✗" not in text
+
+
+def test_a_daemon_on_the_same_device_is_said_before_and_when_one_is_made(
+    directory: Path, tmp_path: Path
+) -> None:
+    ctx = Context(dirs_in(tmp_path))
+    mine, other = RankKey(device="CPU-3"), RankKey(device="CPU-4")
+    with serving(path_in(directory, "CPU-3")) as pid:
+        said = [line for line in other_daemons(ctx, [mine]) if f"pid {pid}" in line]
+        assert len(said) == 1 and said[0].startswith("CPU-3 holds other weights as well: ")
+        assert not [line for line in other_daemons(ctx, [other]) if f"pid {pid}" in line]
