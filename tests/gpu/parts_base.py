@@ -112,11 +112,12 @@ def part_table(m: Machine, gpus: int) -> None:
     def not_ready() -> dict[str, Any]:
         m.stoker("preload", "start", "small", "--no-wait")
         expected = m.stoker("forecast", "small")
-        wanted = [r["category"] for r in expected["reasons"]]
         deadline = time.monotonic() + 90
         while m.unit("small-weights").get("phase") != "ready" and time.monotonic() < deadline:
             time.sleep(1)
-        return {"ok": expected["verdict"] == "fallback", "forecast": wanted}
+        note = expected["weights_note"]
+        ok = expected["verdict"] == "mapped" and note.startswith("the daemon that loads")
+        return {"ok": ok, "forecast": [expected["verdict"], note]}
 
     if m.unit("small").get("phase") != "ready":
         m.stoker("start", "small", "--wait", ok=False)
@@ -131,10 +132,12 @@ def part_table(m: Machine, gpus: int) -> None:
         m.stoker("stop", "small")
         m.profile("small-cold", extends="small", preload={"socket_dir": "/tmp/no-daemon-here"})
         expected = m.stoker("forecast", "small", "small-cold")
-        return {"ok": expected["verdict"] == "fallback", "forecast": expected["reasons"]}
+        note = expected["weights_note"]
+        ok = expected["verdict"] == "mapped" and note.startswith("a daemon is loaded first")
+        return {"ok": ok, "forecast": [expected["verdict"], note]}
 
-    m.check("2 no daemon", without)
-    m.check("2 daemon not ready", not_ready)
+    m.check("2 no daemon: one is made first", without)
+    m.check("2 daemon not ready: it is waited for", not_ready)
     m.check("2 mapped again", lambda: started(m, "small"))
 
 
