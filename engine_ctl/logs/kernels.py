@@ -6,10 +6,11 @@ slower path than was asked for or than the chip allows."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from engine_ctl.logs.facts import untagged
+from engine_ctl.logs.kernel_falls import FALLS, Fall
 from engine_ctl.logs.lines import Record, records_of
 
 TOPICS = (
@@ -80,117 +81,6 @@ _DRAFT = re.compile(r"speculative_config=SpeculativeConfig\([^)]*num_spec_tokens
 _PASSES = re.compile(r"'pass_config': \{([^}]*)\}")
 _SWITCH = re.compile(r"'(?:enable_|fuse_)?(\w+?)(?:_fusion)?': (True|False)")
 
-_Value = Callable[[re.Match[str]], str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Fall:
-    """A line that says that a slower path was taken. `value`: what runs now, where it says so."""
-
-    topic: str
-    pattern: re.Pattern[str]
-    why: str
-    value: str = ""
-    needs: str = ""
-    """Text that must be there before the (slower) pattern is tried."""
-
-
-def _fall(topic: str, pattern: str, why: str, value: str = "", needs: str = "") -> _Fall:
-    return _Fall(topic, re.compile(pattern), why, value, needs)
-
-
-_FALLS: tuple[_Fall, ...] = (
-    _fall(
-        "attention",
-        r"--block-size \d+ precluded higher-priority backend\(s\) (?P<asked>.+?)\. Using",
-        "block_size rules out {asked}, which is faster",
-    ),
-    _fall("attention", r"FlashInfer kernels are disabled: (?P<why>.+?)\. ", "FlashInfer: {why}"),
-    _fall(
-        "flash attention",
-        r"Cannot use FA version (?P<asked>\d).*?(?:, |due to )(?P<why>.+)",
-        "version {asked} cannot be used: {why}",
-    ),
-    _fall(
-        "MoE",
-        r"Using default MoE config\. Performance might be sub-?optimal",
-        "no tuned configuration for this expert shape on this GPU",
-    ),
-    _fall("linear", r"Tried to force (?P<asked>\S+), but the kernel", "{asked} was asked for"),
-    _fall(
-        "linear",
-        r"--linear-backend=(?P<asked>\S+) (?:was requested, but|has no kernel)",
-        "{asked} was asked for and has no kernel for some layers",
-    ),
-    _fall(
-        "linear",
-        r"NVFP4 linear falling back to the slow",
-        "no optimized NVFP4 backend is available",
-        "emulation",
-    ),
-    _fall(
-        "quantization",
-        r"does not have native support for FP8|[Ww]eight-only FP8 compression will be used",
-        "this GPU has no native fp8: weights only, through Marlin",
-    ),
-    _fall(
-        "quantization",
-        r"does not have native support for FP4|[Ww]eight-only FP4 compression will be used",
-        "this GPU has no native fp4: weights only, through Marlin",
-    ),
-    _fall(
-        "all-reduce",
-        r"Custom all-?reduce is disabled (?P<why>.+?)(?:\. To|\.?$)",
-        "custom all-reduce is disabled {why}",
-    ),
-    _fall(
-        "sampler",
-        r"FlashInfer top-p/top-k sampling (?:unavailable: (?P<why>.+?); falling|disabled via "
-        r"(?P<off>\S+?)\.?$)",
-        "FlashInfer sampling is off: {why}{off}",
-        "PyTorch",
-    ),
-    _fall(
-        "sampler",
-        r"(?P<why>.{0,160}?)\.? ?[Ff]alling back to PyTorch-native",
-        "{why}",
-        "PyTorch",
-        "PyTorch-native",
-    ),
-    _fall(
-        "model runner",
-        r"Model Runner V2 (?:requires|does not support|is not) (?P<why>.+?)[;.]",
-        "V2 needs {why}",
-        "V1",
-    ),
-    _fall("compile mode", r"Enforce eager set", "enforce_eager: no torch.compile", "NONE"),
-    _fall(
-        "compile mode",
-        r"Inductor compilation was disabled by user settings",
-        "Inductor is off by setting",
-    ),
-    _fall("cudagraph mode", r"Cudagraph is disabled under eager mode", "enforce_eager", "NONE"),
-    _fall(
-        "cudagraph mode",
-        r"(?P<why>.{0,240}?)\.?\s*Overriding (?:cudagraph_mode )?(?:from \S+ )?to "
-        r"(?:CUDAGraphMode\.)?(?P<now>\w+)",
-        "{why}",
-        "{now}",
-        "Overriding",
-    ),
-    _fall(
-        "scheduling",
-        r"Async(?:hronous)? scheduling (?:will be|is) disabled (?P<why>.+?)\.?\s*$",
-        "asynchronous scheduling is off {why}",
-        "synchronous",
-    ),
-    _fall(
-        "KV dtype",
-        r"doesn't support \S+?(?:float16|fp8)\S*\. Falling back to (?P<now>\S+) for",
-        "this device does not support the asked type",
-    ),
-)
-
 
 def _filled(template: str, found: re.Match[str]) -> str:
     groups = {name: (value or "").strip(" .:,") for name, value in found.groupdict().items()}
@@ -233,7 +123,7 @@ class KernelReader:
 
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str], KernelFact] = {}
-        self._falls: list[tuple[_Fall, str, str, str]] = []
+        self._falls: list[tuple[Fall, str, str, str]] = []
 
     def take(self, record: Record) -> None:
         if record.shape == "bar" or record.level in ("ERROR", "CRITICAL"):
@@ -246,7 +136,7 @@ class KernelReader:
             return
         if message.startswith(("Using ", "Selected ", "Enabled ", "Asynchronous ")):
             self._active(line)
-        for fall in _FALLS:
+        for fall in FALLS:
             found = fall.pattern.search(line) if fall.needs in line else None
             if found is not None and not line.startswith("non-default args"):
                 entry = (fall, _filled(fall.why, found), _filled(fall.value, found), line[:400])
