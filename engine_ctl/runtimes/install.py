@@ -25,6 +25,7 @@ from engine_ctl.paths import Dirs, ensure_private
 from engine_ctl.runtimes.overlay import needs_overlay, write_overlay
 from engine_ctl.runtimes.probe import Probed, clean_environment, probe
 from engine_ctl.runtimes.progress import CHECK, IMPORT, PipProgress, Report, ticking, written_by
+from engine_ctl.runtimes.readers import READERS
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, stamp_of
 
 GIB = 1024**3
@@ -94,6 +95,7 @@ def install(dirs: Dirs, what: Recipe, report: Report, name: str | None = None) -
         if what.cpu:
             with ticking(report, "checking torch's companions", CHECK, IMPORT, 10.0):
                 _drop_broken_companions(python)
+        add_readers(python, lock)
         with ticking(report, "importing vLLM for the first time", IMPORT, 1.0, 20.0):
             runtime = verified(directory, name, str(python), managed=True, source=what.requirement)
         store.save(runtime)
@@ -248,10 +250,15 @@ def _watch_unpacking(process: subprocess.Popen[str], python: Path, progress: Pip
     site = next((python.parent.parent / "lib").glob("python*/site-packages"), None)
     before = _packages(site)
     start = written_by(process.pid)
+    known: tuple[int, int | None] | None = None
+    changed = time.monotonic()
     while process.poll() is None:
         now = written_by(process.pid)
         size = None if now is None or start is None else now - start
-        progress.unpacked(max(0, _packages(site) - before), size)
+        packages = max(0, _packages(site) - before)
+        if (packages, size) != known:
+            known, changed = (packages, size), time.monotonic()
+        progress.unpacked(packages, size, time.monotonic() - changed)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
 
@@ -261,6 +268,19 @@ def _packages(site: Path | None) -> int:
         return 0
     with os.scandir(site) as entries:
         return sum(entry.name.endswith(".dist-info") for entry in entries)
+
+
+def add_readers(python: Path, lock: int) -> bool:
+    """Install what vLLM reads recorded requests with, as a wheel; whether it is there then. An
+    install does not fail for the lack of it: only such benches do, and say so."""
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--no-input", "--only-binary=:all:", *READERS],
+        env=clean_environment({}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        pass_fds=(lock,),
+    )
+    return done.returncode == 0
 
 
 def _drop_broken_companions(python: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine_ctl.errors import Failed, Usage
 from engine_ctl.paths import Dirs, ensure_private
-from engine_ctl.runtimes import arguments, detect
+from engine_ctl.runtimes import arguments, detect, readers
 from engine_ctl.runtimes.install import install, only_one, recipe, verified
 from engine_ctl.runtimes.probe import probe
 from engine_ctl.runtimes.progress import Report
@@ -67,7 +67,8 @@ def add_interpreter(dirs: Dirs, python: str, report: Report, name: str | None = 
 
 
 def check(dirs: Dirs, name: str) -> tuple[Runtime, list[str]]:
-    """Import vLLM again and compare with the record; returns it refreshed and what changed."""
+    """Import vLLM again and compare with the record; returns it refreshed and what changed, and
+    what it lacks."""
     store = RuntimeStore(dirs)
     runtime = store.load(name)
     problem = missing(runtime)
@@ -82,7 +83,8 @@ def check(dirs: Dirs, name: str) -> tuple[Runtime, list[str]]:
     ]
     store.save(fresh)
     arguments.read(dirs, fresh)
-    return fresh, changed
+    lacks = readers.lacking(fresh)
+    return fresh, [*changed, readers.remedy(fresh, lacks)] if lacks else changed
 
 
 def discard(dirs: Dirs, name: str) -> None:

@@ -23,15 +23,17 @@ from engine_ctl.operations import catalogue, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import Endpoint
 from engine_ctl.operations.runs import require_live
+from engine_ctl.runtimes import readers
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
 from engine_ctl.swap import proof
-from engine_ctl.tune import hardware, history, records
+from engine_ctl.tune import hardware, history, recorded, records
 from engine_ctl.tune.measure import Measurement, bench_unit, leftover, spec_for
 from engine_ctl.tune.progress import BenchProgress
 from engine_ctl.tune.records import BenchRecord, StartSummary
 from engine_ctl.tune.sampling import Sampler
 from engine_ctl.tune.settings import (
+    RECORDED,
     BenchSettings,
     Target,
     bench_words,
@@ -117,6 +119,11 @@ def measure(
     profile = snapshots.load(engine)
     runtime = _runtime(ctx, spec.runtime)
     made = fitted(asked, max_model_len(engine))
+    if made.dataset in RECORDED:
+        made = recorded.with_lengths(made)
+        lacks = readers.lacking(runtime)
+        if lacks:
+            raise Failed(readers.remedy(runtime, lacks))
     target = _target(engine, profile)
     unit = bench_unit(engine.unit)
     id, directory = records.allocate(ctx.dirs, "b")

@@ -14,6 +14,7 @@ from engine_ctl.tune.results import LATENCIES, PERCENTILES
 
 # dataset of ours -> --dataset-name of vllm bench serve
 DATASETS = {"random": "random", "sharegpt": "sharegpt", "recorded": "custom", "custom": "custom"}
+RECORDED = ("recorded", "custom")
 # vLLM counts goodput by the mean time per output token where others say inter-token latency.
 GOODPUT = {"ttft": "ttft", "tpot": "tpot", "itl": "tpot", "e2el": "e2el"}
 DEFAULT_INPUT, DEFAULT_OUTPUT = 512, 128
@@ -24,10 +25,10 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     at once), `concurrency` the most requests in flight, `goodput` limits in milliseconds by
     ttft, tpot (or itl) and e2el.
 
-    `dataset` is random, sharegpt or recorded (`path`: a ShareGPT JSON file, or one JSON object
-    with "prompt" per line). `warmups` requests go first; the whole is measured `repeats` times.
-    `seed` None: new prompts for every measurement on one engine, so that its prefix cache does
-    not answer. `stall_s`: given up when nothing moves for so long. `extra` are further arguments
+    `dataset` is random, sharegpt or recorded (`path`: a ShareGPT JSON file, or a .jsonl with
+    "prompt" and, if it is known, "output_tokens" in each line). `warmups` requests go first; the
+    whole is measured `repeats` times. `seed` None: new prompts for every measurement on one
+    engine, so that its prefix cache does not answer. `stall_s`: given up when nothing moves for so long. `extra` are further arguments
     of vllm bench serve."""
 
     dataset: str = "random"

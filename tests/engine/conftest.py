@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from engine_ctl.paths import Dirs, ensure_private
-from engine_ctl.runtimes.install import install, recipe
+from engine_ctl.runtimes import readers
+from engine_ctl.runtimes.install import add_readers, install, recipe
 from engine_ctl.runtimes.overlay import write_overlay
 from engine_ctl.runtimes.probe import clean_environment, probe
 from engine_ctl.runtimes.store import Runtime, RuntimeStore, missing
@@ -51,6 +52,8 @@ def cpu_runtime() -> CpuRuntime:
         if what.name in store.names() and missing(store.load(what.name)):
             store.remove(what.name)
         runtime = install(base, what, lambda text, share: None)
+        if readers.lacking(runtime):  # made by an earlier installer
+            assert add_readers(Path(runtime.python), lock.fileno())
         assert runtime.overlay is not None
         found = probe(runtime.python, {})
         write_overlay(Path(runtime.overlay), found)
