@@ -18,6 +18,7 @@ Report = Callable[[str, float], None]
 
 RESOLVE, DOWNLOAD, UNPACK, CHECK, IMPORT = 0.02, 0.2, 0.35, 0.9, 0.93
 """Where the steps begin."""
+QUIET_S = 3.0
 _GIB = 1 << 30
 _COLLECTING = re.compile(r"Collecting (\S+)|Processing \S*?([^/\s-]+)-\S+")
 # With an indent while pip resolves (metadata, or wheels where an index has none); else after.
@@ -63,9 +64,10 @@ class PipProgress:
     def _resolved(self) -> float:
         return RESOLVE + (DOWNLOAD - RESOLVE) * _part(self._collected, self._packages)
 
-    def unpacked(self, packages: int, size: int | None) -> None:
+    def unpacked(self, packages: int, size: int | None, quiet_s: float = 0.0) -> None:
         """Packages that are there, and bytes that pip has written since it unpacks (None: not
-        known): the last of many packages may be a third of all bytes."""
+        known): the last of many packages may be a third of all bytes. `quiet_s`: for how long
+        neither has changed; pip ends with a minute in which it says and writes nothing."""
         total = self.total or 1
         share = _part(packages, total)
         written = ""
@@ -73,7 +75,11 @@ class PipProgress:
             share = _part(size, self._unpacked)
             written = f", {size / _GIB:.1f} GiB written"
         text = f"unpacking {min(packages, total)} of {total} packages{written}"
-        self._say(text, UNPACK + (CHECK - UNPACK) * share)
+        reached = UNPACK + (CHECK - UNPACK) * share
+        if quiet_s >= QUIET_S:
+            text += f", quiet for {quiet_s:.0f} s"
+            reached += (CHECK - reached) * eased(quiet_s - QUIET_S, 90.0)
+        self._say(text, reached)
 
     def _say(self, text: str, share: float) -> None:
         self._share = max(self._share, share)

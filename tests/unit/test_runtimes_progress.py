@@ -85,6 +85,19 @@ def test_more_than_expected_still_moves() -> None:
     assert len(set(shares)) == len(shares)
 
 
+def test_a_quiet_pip_is_said_and_moves_still() -> None:
+    bar = Bar()
+    pip = PipProgress(bar, 150, GIB)
+    pip.line("Installing collected packages: a, b")
+    for quiet in (0.0, 1.0, 5.0, 20.0, 70.0, 600.0):
+        pip.unpacked(1, GIB, quiet)
+    texts = [text for text, _ in bar.said]
+    assert texts[1] == "unpacking 1 of 2 packages, 1.0 GiB written"
+    assert texts[4] == "unpacking 1 of 2 packages, 1.0 GiB written, quiet for 70 s"
+    shares = [share for _, share in bar.said]
+    assert shares == sorted(shares) and len(set(shares[1:])) == 5 and shares[-1] < progress.CHECK
+
+
 def test_a_silent_step_ticks_and_stays_before_its_end() -> None:
     bar = Bar()
     with ticking(bar, "importing vLLM", 0.93, 1.0, typical_s=0.01, every_s=0.001):
