@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
-from engine_ctl.model import Snapshot
+from engine_ctl.model import Phase, Snapshot
 
 if TYPE_CHECKING:
     from engine_ctl.answers import Fix
 
 _ERRORS: dict[int, type[StokerError]] = {1: Failed, 2: Usage, 3: NotFound, 4: Busy}
+
+ADOPT_EVERY_S = 10.0
 
 
 def detached(*words: str) -> Any:
@@ -136,10 +140,12 @@ def _live(unit: str, *words: str) -> str:
 
 
 class LazyFeed:
-    """The sampler, made when it is started (on a thread of the app's)."""
+    """The sampler, made when it is started (on a thread of the app's). An engine whose shim died
+    is given a new one as soon as it is seen."""
 
     def __init__(self) -> None:
         self._sampler: Any = None
+        self._tried_at = -ADOPT_EVERY_S
 
     def start(self, callback: Callable[[Snapshot], None]) -> None:
         from engine_ctl.observe.sampler import Sampler
@@ -150,8 +156,18 @@ class LazyFeed:
         ctx = Context()
         adopt_orphans(ctx)
         resume_in_background(ctx)
+
+        def seen(snapshot: Snapshot) -> None:
+            callback(snapshot)
+            orphaned = any(unit.phase is Phase.ORPHANED for unit in snapshot.units)
+            if orphaned and time.monotonic() - self._tried_at >= ADOPT_EVERY_S:
+                self._tried_at = time.monotonic()
+                threading.Thread(
+                    target=lambda: adopt_orphans(ctx), name="adopt", daemon=True
+                ).start()
+
         self._sampler = Sampler(ctx.dirs)
-        self._sampler.start(callback)
+        self._sampler.start(seen)
 
     def stop(self) -> None:
         if self._sampler is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from console.view import numbers as n
 from console.view.spans import Line, Span, clean, line
-from engine_ctl.model import Kind, Snapshot, UnitView, Verdict
+from engine_ctl.model import ENDED, Kind, Snapshot, UnitView, Verdict
 
 if TYPE_CHECKING:
     from engine_ctl.answers import Fix
@@ -46,10 +46,9 @@ def _stop(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
     if unit.kind is Kind.PRELOAD:
         mapped = _mapping(unit, snapshot)
         if mapped:
-            names = ", ".join(mapped)
-            found.append(
-                (f"{names} map these weights and keep serving; the memory moves to them", "warn")
-            )
+            who = _does(mapped, "maps these weights and keeps", "map these weights and keep")
+            them = "it" if len(mapped) == 1 else "them"
+            found.append((f"{who} serving; the memory moves to {them}", "warn"))
         found.append(("the next start with these weights reads the disk", "warn"))
         return found
     if unit.kind is Kind.STANDBY:
@@ -77,9 +76,15 @@ def _mapping(unit: UnitView, snapshot: Snapshot | None) -> list[str]:
         other.unit
         for other in snapshot.units
         if other.kind is Kind.ENGINE
+        and other.phase is not None
+        and other.phase not in ENDED
         and other.verdict is Verdict.MAPPED
         and (not unit.gpus or set(unit.gpus) & set(other.gpus))
     ]
+
+
+def _does(names: Sequence[str], one: str, several: str) -> str:
+    return f"{', '.join(names)} {one if len(names) == 1 else several}"
 
 
 def _undo(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
@@ -108,7 +113,12 @@ def _reload(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
     found = [("until it is ready again a start reads the disk", "")]
     mapped = _mapping(unit, snapshot)
     if mapped:
-        found.insert(0, (f"{', '.join(mapped)} keep the old weights until they restart", "warn"))
+        who = _does(
+            mapped,
+            "keeps the old weights until it restarts",
+            "keep the old weights until they restart",
+        )
+        found.insert(0, (who, "warn"))
     return found
 
 

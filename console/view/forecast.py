@@ -46,9 +46,10 @@ def body(view: ForecastView, cells: int) -> list[Line]:
     for error in view.errors:
         lines += _wrapped("✗ ", error, "error", cells)
     if not view.errors and view.checked_by:
-        lines.append(line(Span("✓ ", "ok"), Span(f"{clean(view.checked_by)} accepts it.")))
-    for warning in view.warnings:
-        lines += _wrapped("⚠ ", warning, "warn", cells)
+        number = len(view.warnings)
+        more = f", with {number} warning{'s' * (number > 1)}" if number else ""
+        text = f"{clean(view.checked_by)} accepts it{more}."
+        lines.append(line(Span("✓ ", "ok"), Span(text)))
     lines += _weights(view, cells)
     if view.kv_bytes is not None:
         was = f" (was {n.gib(view.kv_bytes_now)})" if view.kv_bytes_now is not None else ""
@@ -67,6 +68,10 @@ def body(view: ForecastView, cells: int) -> list[Line]:
         lines.append(line(Span(f"  {view.in_flight} requests in flight{drain}", style)))
     lines.append(())
     lines += _seconds(view, cells)
+    if view.warnings:
+        lines.append(())
+    for warning in view.warnings:
+        lines += _wrapped("⚠ ", warning, "warn", cells)
     return lines
 
 

@@ -12,9 +12,9 @@ from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Ver
 
 COLUMNS = (
     Column("unit", "unit", 12),
-    Column("profile", "profile", 14, priority=3, grow=1),
+    Column("profile", "profile", 16, priority=3, grow=1),
     Column("model", "model", 20, priority=9, grow=1),
-    Column("phase", "phase", 16, grow=2),
+    Column("phase", "phase", 18, grow=2),
     Column("weights", "weights", 8),
     Column("gpu", "gpu", 4, priority=7),
     Column("port", "port", 5, True, priority=5),
@@ -57,10 +57,11 @@ def ordered(units: Sequence[UnitView]) -> tuple[UnitView, ...]:
 def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> tuple[Column, ...]:
     """The columns that fit; the name column is as wide as the longest name seen, 10 to 24."""
     widest = max([unit_cells, *(len(unit.unit) for unit in units)])
-    name = COLUMNS[0]._replace(
-        cells=min(widest, 24 if cells >= 140 else 18 if cells >= 100 else 14)
-    )
-    return fit((name, *COLUMNS[1:]), cells - 5)
+    sizes = {"unit": min(widest, 24 if cells >= 140 else 18 if cells >= 100 else 14)}
+    if cells < 100:
+        sizes |= {"profile": 12, "phase": 15}
+    columns = [column._replace(cells=sizes.get(column.key, column.cells)) for column in COLUMNS]
+    return fit(columns, cells - 5)
 
 
 def title(columns: Sequence[Column]) -> Line:

@@ -165,7 +165,7 @@ async def test_swap_chooses_forecasts_and_then_swaps(size: tuple[int, int], unti
         )
         await pilot.press(*"inter", "enter")
         await until(pilot, lambda: "Swap chat-8b: chat-interactive" in painted(app))
-        await until(pilot, lambda: "vLLM 0.33.0 accepts it." in painted(app))
+        await until(pilot, lambda: "vLLM 0.33.0 accepts it, with 1 warning." in painted(app))
         assert asked(ops, "forecast") == [("forecast", "chat-8b", "chat-interactive")]
         assert not asked(ops, "swap")
         await pilot.press("enter")
@@ -214,7 +214,7 @@ async def test_stopping_a_daemon_says_what_follows(until: Any) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.selected_unit and app.selected_unit.unit == "m8b")
         await pilot.press("x")
-        await until(pilot, lambda: "chat-8b map these weights and keep serving" in painted(app))
+        await until(pilot, lambda: "chat-8b maps these weights and keeps serving" in painted(app))
         await pilot.press("enter")
         await until(pilot, lambda: asked(ops, "preload_stop") == [("preload_stop", "m8b")])
 

@@ -10,6 +10,7 @@ from textual.color import Color
 
 from console.view import (
     bars,
+    confirm,
     deck,
     events,
     forecast,
@@ -139,7 +140,7 @@ def test_rows_add_up_and_alarms_are_whole(height: int, alerts: int) -> None:
 
 def test_columns_drop_by_priority_and_the_eighty_column_set_is_right() -> None:
     keys = [c.key for c in units.columns_for(fakes.gpu_units(), 80)]
-    assert keys == ["unit", "phase", "weights", "running", "waiting", "kv", "tokens"]
+    assert keys == ["unit", "profile", "phase", "weights", "running", "waiting", "kv", "tokens"]
     wide = [c.key for c in units.columns_for(fakes.gpu_units(), 200)]
     assert wide == [c.key for c in units.COLUMNS]
 
@@ -343,3 +344,11 @@ def test_a_unit_whose_history_begins_unknown_is_a_row() -> None:
     assert "trend" in [column.key for column in columns]
     assert all(spans.width(line) <= 200 for line in units.unit_lines(unit, columns, 199, True))
     assert queues.items(replace(unit, load=load), 200)
+
+
+def test_an_engine_that_ended_maps_nothing() -> None:
+    chat, *_, daemon, _ = fakes.gpu_units()
+    for phase, told in ((Phase.READY, True), (Phase.EXITED, False), (None, False)):
+        snapshot = replace(fakes.gpu_snapshot(), units=(replace(chat, phase=phase), daemon))
+        whole = " ".join(spans.plain(x) for x in confirm.question("reload", daemon, snapshot))
+        assert ("chat-8b keeps the old weights until it restarts" in whole) is told
