@@ -28,8 +28,8 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `dataset` is random, sharegpt or recorded (`path`: a ShareGPT JSON file, or a .jsonl with
     "prompt" and, if it is known, "output_tokens" in each line). `warmups` requests go first; the
     whole is measured `repeats` times. `seed` None: new prompts for every measurement on one
-    engine, so that its prefix cache does not answer. `stall_s`: given up when nothing moves for so long. `extra` are further arguments
-    of vllm bench serve."""
+    engine, so that its prefix cache does not answer. `stall_s`: given up when nothing moves for
+    so long. `extra` are further arguments of vllm bench serve."""
 
     dataset: str = "random"
     path: str | None = None
