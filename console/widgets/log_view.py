@@ -23,7 +23,7 @@ from textual.strip import Strip
 from console.view.log import Row, row_line, says_something
 from console.view.spans import Line, Span, clean
 from console.widgets.meanings import meaning
-from engine_ctl.logs.view_merge import place_of
+from engine_ctl.logs.view_merging import place_of
 from engine_ctl.logs.view_reader import LogReader, State
 
 _KEPT = 2000

@@ -1,10 +1,10 @@
 """Which row of a log stands where, for files of gigabytes: sparse, incremental, from any place.
 
-A file is cut into blocks of 256 KiB; of each only the number of rows that begin in it is kept
-(16 bytes a block, 64 KiB a gigabyte), and a row's position is found by scanning its block again.
-Counting starts at the block that is looked at and goes both ways, so rows are numbered from there:
-row 0 is the first row of the first block, rows before it are negative. A number never changes
-while the index grows in either direction.
+Of each block (see `blocks`) only the number of rows that begin in it is kept (16 bytes a block,
+64 KiB a gigabyte), and a row's position is found by scanning its block again. Counting starts at
+the block that is looked at and goes both ways, so rows are numbered from there: row 0 is the first
+row of the first block, rows before it are negative. A number never changes while the index grows
+in either direction.
 """
 
 from __future__ import annotations
@@ -13,119 +13,37 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import accumulate
-from threading import RLock, local
-from typing import NamedTuple, Protocol
+from threading import RLock
+from typing import NamedTuple
 
+from engine_ctl.logs.blocks import BLOCK, Found, Scan, counted
 from engine_ctl.logs.index_file import LogFile
 
-BLOCK = 1 << 18
-LOOKBACK = 1 << 14
-"""How far before a block a scan may look for what its first line belongs to."""
-_LONGEST = 1 << 20
-_MORE = 4096
-FEW = 64
 _KEPT = 24
 _AT_ONCE = 8
 
 
-class Found(NamedTuple):
-    """The rows that begin in one block: the positions of their lines.
+class Wanted(NamedTuple):
+    """Blocks to count, with the file as it was when they were asked for: its size, where its
+    unfinished last line began, and the states of the scan and of the index."""
 
-    `more[i]` lines are folded behind row i within the block, `lead` lines at the block's start
-    behind a line of an earlier block. `through`: no line begins in the block but such ones;
-    `open`: the last line that is not folded is a row, so that the next block's go behind it."""
-
-    rows: Sequence[int]
-    more: Sequence[int] = ()
-    lead: int = 0
-    through: bool = False
-    open: bool = False
+    blocks: tuple[int, ...]
+    size: int
+    settled: int
+    version: int
+    turn: int
 
 
-class Scan(Protocol):
-    """What is a row. A pure function of the bytes of a block, of `LOOKBACK` bytes before it and
-    of the rest of the last line that begins in it."""
+class Counting:
+    """The work on an index that needs nothing but its file: may be done anywhere."""
 
-    def look(self, file: LogFile, block: int) -> Found | int:
-        """The rows that begin in the block; only their number where that is cheaper to say."""
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
 
-    def find(self, file: LogFile, block: int) -> Found:
-        """The rows that begin in the block."""
-
-
-class Lines(NamedTuple):
-    """Whole lines: those that begin in one block, from position `start` on, and some before."""
-
-    start: int
-    data: bytes
-    before: bytes = b""
-
-
-class _Buffers(local):
-    """One buffer a thread."""
-
-    def __init__(self) -> None:
-        self.data = bytearray(LOOKBACK + BLOCK + _MORE)
-        # glibc learns from the first big block that is freed to keep such memory at hand: without
-        # it every copy of a block faults its pages in anew, which costs more than the search.
-        bytes(4 << 20)
-
-
-_buffers = _Buffers()
-
-
-def lines_of(file: LogFile, block: int, lookback: int = 0) -> Lines:
-    """Read the lines that begin in a block. One longer than 1 MiB behind the block is cut."""
-    low, high = block * BLOCK, min((block + 1) * BLOCK, file.size)
-    base = max(low - max(lookback, 1), 0)
-    buffer = _buffers.data
-    view = memoryview(buffer)
-    filled = file.read_into(view[: high - base + _MORE], base)
-    first = low
-    if low:
-        first = base + buffer.find(b"\n", low - 1 - base, filled) + 1
-        if first == base or first >= high:
-            return Lines(high, b"")
-    end = buffer.find(b"\n", high - 1 - base, filled)
-    if end >= 0:
-        data = bytes(view[first - base : end + 1])
-    else:
-        data = bytes(view[first - base : filled])
-        at = base + filled
-        while at < file.size and at - high < _LONGEST:
-            more = file.read(at, 1 << 16)
-            cut = more.find(b"\n") + 1
-            data += more[:cut] if cut else more
-            at += len(more) or _LONGEST
-            if cut:
-                break
-    before = bytes(view[: first - base]) if lookback else b""
-    if base:
-        before = before.partition(b"\n")[2]
-    return Lines(first, data, before)
-
-
-class EveryLine:
-    """Every line is a row; the last one counts without its newline."""
-
-    def _window(self, file: LogFile, block: int) -> tuple[int, bytes]:
-        """Each newline in it (but one at the end of the file) begins a line of the block."""
-        low = max(block * BLOCK - 1, 0)
-        return low, file.read(low, min((block + 1) * BLOCK, file.size) - 1 - low)
-
-    def look(self, file: LogFile, block: int) -> int:
-        _, data = self._window(file, block)
-        return data.count(b"\n") + (block == 0 and file.size > 0)
-
-    def find(self, file: LogFile, block: int) -> Found:
-        low, data = self._window(file, block)
-        lengths = list(map(len, data.split(b"\n")))
-        lengths.pop()
-        starts = array("Q", [end + low + at for at, end in enumerate(accumulate(lengths), 1)])
-        if block == 0 and file.size > 0:
-            starts.insert(0, 0)
-        return Found(starts)
+    def do(self, files: Sequence[LogFile], wanted: Wanted) -> list[Found | int]:
+        """Count the blocks of the only file."""
+        files[0].size = wanted.size
+        return counted(files[0], self.scan, wanted.blocks)
 
 
 class RowIndex:
@@ -144,11 +62,16 @@ class RowIndex:
         self._few: dict[int, Found] = {}
         self._covered: dict[int, int] = {}
         self._recent: OrderedDict[int, Found] = OrderedDict()
-        self._turn = False
+        self._below = False
+        self._down_asked = self._up_asked = self._turn = 0
         if file.size:
             self._down.append(self._count(self.origin))
 
     # Growing
+
+    @property
+    def files(self) -> tuple[LogFile, ...]:
+        return (self.file,)
 
     @property
     def blocks(self) -> int:
@@ -170,22 +93,74 @@ class RowIndex:
         """Whether the rows of the file's beginning are known, so that numbers can be absolute."""
         return len(self._up) >= self.origin
 
+    @property
+    def left(self) -> int:
+        """How many blocks have not been counted yet."""
+        return max(self.blocks - len(self._up) - len(self._down), 0)
+
     def step(self) -> bool:
         """Count one more block; False when there is none left."""
-        below = self.origin + len(self._down) < self.blocks
-        above = len(self._up) < self.origin
-        if not (below or above):
+        wanted = self.ask(1)
+        if wanted is None:
             return False
-        self._turn = not self._turn if below and above else below
-        if self._turn:
-            count = self._count(self.origin + len(self._down))
-            with self._lock:
-                self._down.append((self._down[-1] if self._down else 0) + count)
-        else:
-            count = self._count(self.origin - 1 - len(self._up))
-            with self._lock:
-                self._up.append((self._up[-1] if self._up else 0) + count)
+        self.answer(wanted, counted(self.file, self.scan, wanted.blocks))
         return True
+
+    @property
+    def task(self) -> Counting:
+        """What counts the blocks of `ask`."""
+        return Counting(self.scan)
+
+    @property
+    def version(self) -> int:
+        """Changes when the task does."""
+        return self.scan.version
+
+    def ask(self, most: int) -> Wanted | None:
+        """The next blocks to count, at most so many; None when there is nothing to ask for. Several
+        questions may be open, to be answered in their order."""
+        self._down_asked = max(self._down_asked, len(self._down))
+        self._up_asked = max(self._up_asked, len(self._up))
+        blocks: list[int] = []
+        while len(blocks) < most:
+            below = self.origin + self._down_asked < self.blocks
+            above = self._up_asked < self.origin
+            if not (below or above):
+                break
+            self._below = not self._below if below and above else below
+            if self._below:
+                blocks.append(self.origin + self._down_asked)
+                self._down_asked += 1
+            else:
+                self._up_asked += 1
+                blocks.append(self.origin - self._up_asked)
+        if not blocks:
+            return None
+        return Wanted(tuple(blocks), self.file.size, self._settled, self.version, self._turn)
+
+    def answer(self, wanted: Wanted, found: Sequence[Found | int]) -> None:
+        """What the blocks hold. Of a file that grew or a scan that changed since then only what
+        still holds is taken, and the rest asked for again."""
+        if wanted.turn != self._turn:
+            return
+        whole = wanted.size == self.file.size
+        with self._lock:
+            for block, part in zip(wanted.blocks, found, strict=True):
+                below = block >= self.origin
+                sums = self._down if below else self._up
+                at = block - self.origin if below else self.origin - 1 - block
+                if at < len(sums):
+                    continue
+                holds = whole or block < wanted.settled // BLOCK
+                if at > len(sums) or not holds or wanted.version != self.version:
+                    self.ask_again()
+                    return
+                sums.append((sums[-1] if sums else 0) + self._keep(block, part))
+
+    def ask_again(self) -> None:
+        """Forget what was asked for and not answered."""
+        self._down_asked = self._up_asked = 0
+        self._turn += 1
 
     def grow(self) -> None:
         """The file grew: count its last blocks again, and some of the new ones."""
@@ -222,26 +197,20 @@ class RowIndex:
                     sums[index] += delta
 
     def _count(self, block: int) -> int:
-        if self.file.sparse and self.file.data_from(block * BLOCK) >= (block + 1) * BLOCK:
-            self._keep(block, Found((), through=True))
-            return 0
-        found = self.scan.look(self.file, block)
-        if isinstance(found, int):
-            self._few.pop(block, None)
-            self._covered.pop(block, None)
-            return found
-        self._keep(block, found)
-        return len(found.rows)
+        return self._keep(block, counted(self.file, self.scan, (block,))[0])
 
-    def _keep(self, block: int, found: Found) -> None:
-        if len(found.rows) <= FEW:
-            self._few[block] = found
-        else:
+    def _keep(self, block: int, found: Found | int) -> int:
+        """Keep what was found in a block; the number of its rows."""
+        few = None if isinstance(found, int) else found
+        if few is None:
             self._few.pop(block, None)
-        if found.through:
-            self._covered[block] = found.lead
+        else:
+            self._few[block] = few
+        if few is not None and few.through:
+            self._covered[block] = few.lead
         else:
             self._covered.pop(block, None)
+        return found if isinstance(found, int) else len(found.rows)
 
     # Looking up
 

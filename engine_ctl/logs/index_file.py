@@ -32,16 +32,27 @@ class LogFile:
     `size` is the size at the last `poll`: reads go no further, so that what was counted and what
     is read belong together. Raises OSError when it cannot be opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+        """`descriptor`: the open file, which is this one's from now on."""
         self.path = path
         # A file object, not a bare descriptor: it closes when the last reader lets go of it.
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+        self._file = open(path if descriptor is None else descriptor, "rb", buffering=0)  # noqa: SIM115
         info = os.fstat(self._file.fileno())
         self._identity = (info.st_dev, info.st_ino)
         self._blocks = info.st_blocks
         self.size = info.st_size
         self._anchor = self._end()
         self._first_hole = self._hole_from(0)
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> LogFile:
+        """A file that another process has opened."""
+        return cls(Path(f"/proc/self/fd/{descriptor}"), descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the open file, to be given to another process."""
+        return self._file.fileno()
 
     def read(self, offset: int, length: int) -> bytes:
         """At most `length` bytes; fewer at the end of the file."""

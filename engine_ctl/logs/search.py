@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from engine_ctl.errors import Usage
-from engine_ctl.logs.index import FEW, Found, lines_of
+from engine_ctl.logs.blocks import FEW, Found, lines_of
 from engine_ctl.logs.index_file import LogFile
 
 # The parser of `re` itself: what it makes of a pattern is what will be matched.
@@ -27,6 +27,8 @@ class Query:
     """What is searched for; rows are the lines that match. Raises Usage for a bad expression.
 
     Without `case`, case is ignored (plain text: of ASCII letters, as in the C locale)."""
+
+    version = 0
 
     def __init__(self, text: str, *, regex: bool = False, case: bool = True) -> None:
         self.text = text

@@ -10,7 +10,7 @@ import re
 from array import array
 from dataclasses import dataclass
 
-from engine_ctl.logs.index import LOOKBACK, EveryLine, Found, Scan, lines_of
+from engine_ctl.logs.blocks import LOOKBACK, EveryLine, Found, Scan, lines_of
 from engine_ctl.logs.index_file import LogFile
 from engine_ctl.logs.lines import clean, split_prefix
 from engine_ctl.logs.search import Finder, Query
@@ -62,9 +62,11 @@ class Opened:
 
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}
+        self.version = 0
 
     def toggle(self, start: int, end: int) -> tuple[int, int]:
         """Open the fold that begins at `start`, or close it; the stretch that changed."""
+        self.version += 1
         known = self._ends.pop(start, None)
         if known is not None:
             return start, known
@@ -200,6 +202,10 @@ class ViewScan:
         self._names = None if names is None else frozenset(name.encode() for name in names)
         query = choice.query
         self._matches = None if query is None else query.matches
+
+    @property
+    def version(self) -> int:
+        return self.opened.version
 
     def look(self, file: LogFile, block: int) -> Found:
         return self.find(file, block)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from engine_ctl.logs.blocks import BLOCK, lines_of
 from engine_ctl.logs.classify import classify_file
-from engine_ctl.logs.index import BLOCK, lines_of
 from engine_ctl.logs.index_file import LogFile
 from engine_ctl.logs.lines import records_of
 from engine_ctl.logs.search import Query

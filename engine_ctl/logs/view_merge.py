@@ -1,36 +1,31 @@
 """Several logs as one, by the time of their records.
 
-Rows are keys: the number of the log in the upper bits, the position in its file in the lower. Of
-each log its last 64 MiB take part: a merge needs every line's time, and nobody compares more."""
+Of each log its last 64 MiB take part: a merge needs every line's time, and nobody compares more."""
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from threading import RLock
+from typing import Any
 
-from engine_ctl.logs.index import BLOCK, lines_of
+from engine_ctl.logs.blocks import BLOCK
 from engine_ctl.logs.index_file import LogFile
 from engine_ctl.logs.search import Query
-from engine_ctl.logs.stamps import stamp_seconds
-from engine_ctl.logs.view import Choice, Opened, ViewScan
+from engine_ctl.logs.view import Choice
+from engine_ctl.logs.view_merging import (
+    Matching,
+    Merging,
+    Publish,
+    Some,
+    Stamps,
+    Take,
+    place_of,
+)
 
-SHIFT = 48
 MERGED_BYTES = 64 << 20
-_STAMP = re.compile(rb"(?<!\d)(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
-_HEAD_BYTES = 240
-
-
-def key_of(log: int, offset: int) -> int:
-    """The key of a line."""
-    return log << SHIFT | offset
-
-
-def place_of(key: int) -> tuple[int, int]:
-    """(number of the log, position) of a key."""
-    return key >> SHIFT, key & ((1 << SHIFT) - 1)
+_ROWS = 1000
 
 
 class MergedRows:
@@ -38,17 +33,21 @@ class MergedRows:
     before it. Has the look-ups of `index.RowIndex`."""
 
     first = 0
+    version = 0
 
     def __init__(self, files: Sequence[LogFile], choice: Choice) -> None:
         self.files = tuple(files)
-        self._scan = ViewScan(choice, False, Opened())
+        self._choice = choice
         self._keys: array[int] = array("Q")
         self._times: array[float] = array("d")
-        self._last: list[float] = [0.0] * len(self.files)
+        self._last: tuple[float, ...] = (0.0,) * len(self.files)
         self._begun = [max(file.size - MERGED_BYTES, 0) for file in self.files]
+        self._asked = list(self._begun)
         self._done = list(self._begun)
-        self._waiting: list[tuple[float, int]] = []
-        self._stamps: dict[bytes, float | None] = {}
+        self._published = list(self._begun)
+        self._publishing = False
+        self._here: Merging | None = None
+        self._stamps = Stamps()
         self._lock = RLock()
         self.complete = False
 
@@ -65,51 +64,59 @@ class MergedRows:
 
     at_top = True
 
-    def step(self) -> bool:
-        """Take one more block of one log; False when all that is there has been merged."""
+    @property
+    def left(self) -> int:
+        """How many blocks have not been read yet."""
+        return sum(f.size - at for f, at in zip(self.files, self._done, strict=True)) // BLOCK
+
+    @property
+    def task(self) -> Merging:
+        return Merging(self._choice, self._last)
+
+    def ask(self, most: int) -> Take | Publish | None:
+        """What to read next, at most so many blocks of one log; when all has been asked for, to
+        see it; None when there is nothing to ask for."""
         for log, file in enumerate(self.files):
-            if self._done[log] < file.last_line(self._done[log]):
-                self._take(log, file)
-                return True
-        self._publish()
-        return False
+            begin = self._asked[log]
+            end = file.last_line(begin)
+            if begin < end:
+                self._asked[log] = min((begin // BLOCK + most) * BLOCK, end)
+                return Take(log, begin, self._asked[log], file.size)
+        if self._publishing or (self.complete and self._asked == self._published):
+            return None
+        self._publishing = True
+        return Publish()
+
+    def answer(self, wanted: Take | Publish, result: Any) -> None:
+        if isinstance(wanted, Take):
+            self._done[wanted.log] = wanted.end
+            return
+        keys, times, last = result
+        with self._lock:
+            self._keys.extend(keys)
+            self._times.extend(times)
+        self._last = last
+        self._published = list(self._done)
+        self._publishing = False
+        self.complete = True
+
+    def ask_again(self) -> None:
+        """Forget what was asked for and not seen."""
+        self._asked, self._done = list(self._published), list(self._published)
+        self._publishing = False
+        self._here = None
+
+    def step(self) -> bool:
+        """Read one more block of one log here; False when there is nothing left to do."""
+        wanted = self.ask(1)
+        if wanted is None:
+            return False
+        self._here = self._here or self.task
+        self.answer(wanted, self._here.do(self.files, wanted))
+        return True
 
     def grow(self) -> None:
         """Files grew: nothing to forget."""
-
-    def _take(self, log: int, file: LogFile) -> None:
-        block = self._done[log] // BLOCK
-        start, data, _ = lines_of(file, block)
-        wanted = set(self._scan.find(file, block).rows)
-        last, offset = self._last[log], start
-        for line in data.split(b"\n")[:-1]:
-            if offset >= self._done[log]:
-                last = max(self._time(line), last)
-                if offset in wanted:
-                    self._waiting.append((last, key_of(log, offset)))
-            offset += len(line) + 1
-        self._last[log] = last
-        self._done[log] = max(offset, min((block + 1) * BLOCK, file.last_line(self._done[log])))
-
-    def _time(self, line: bytes) -> float:
-        found = _STAMP.search(line, 0, _HEAD_BYTES)
-        if found is None:
-            return 0.0
-        text = found[0]
-        if text not in self._stamps:
-            if len(self._stamps) > 10000:
-                self._stamps.clear()
-            self._stamps[text] = stamp_seconds(text.decode())
-        return self._stamps[text] or 0.0
-
-    def _publish(self) -> None:
-        self._waiting.sort()
-        with self._lock:
-            for time, key in self._waiting:
-                self._keys.append(key)
-                self._times.append(time)
-        self._waiting = []
-        self.complete = True
 
     # Looking up, as RowIndex
 
@@ -137,8 +144,12 @@ class MergedRows:
                 log, offset = place_of(key)
                 if log >= len(self.files):
                     return 0
-                time = self._time(self.files[log].line(offset))
+                time = self._stamps.of(self.files[log].line(offset))
                 return max(bisect_right(self._times, time) - 1, 0)
+
+    def keys(self, start: int, stop: int) -> array[int]:
+        """The keys of some rows."""
+        return self._keys[start:stop]
 
     def known(self, key: int) -> bool:
         return True
@@ -150,10 +161,14 @@ class MergedRows:
 class MergedHits:
     """The rows of a merge that match a query, found from the first row on."""
 
+    version = 0
+
     def __init__(self, rows: MergedRows, query: Query) -> None:
         self._rows = rows
-        self._query = query
+        self.files = rows.files
+        self.task = Matching(query)
         self._found: array[int] = array("I")
+        self._asked = 0
         self._next = 0
 
     @property
@@ -164,17 +179,37 @@ class MergedHits:
     def share(self) -> float:
         return self._next / len(self._rows) if len(self._rows) else 1.0
 
+    @property
+    def left(self) -> int:
+        """How many blocks there are still to look at, at 1000 rows a block."""
+        return (len(self._rows) - self._next) // _ROWS
+
     def __len__(self) -> int:
         return len(self._found)
 
+    def ask(self, most: int) -> Some | None:
+        """The next rows to look at."""
+        keys = self._rows.keys(self._asked, self._asked + most * _ROWS)
+        if not keys:
+            return None
+        first, self._asked = self._asked, self._asked + len(keys)
+        return Some(first, keys, tuple(file.size for file in self.files))
+
+    def answer(self, wanted: Some, result: array[int]) -> None:
+        self._found.extend(result)
+        self._next = wanted.first + len(wanted.keys)
+
+    def ask_again(self) -> None:
+        """Forget what was asked for and not answered."""
+        self._asked = self._next
+
     def step(self) -> bool:
         """Look at some more rows; False when all were."""
-        for number in range(self._next, min(self._next + 2000, len(self._rows))):
-            log, offset = place_of(self._rows.row(number) or 0)
-            if self._query.matches(self._rows.files[log].line(offset)):
-                self._found.append(number)
-            self._next = number + 1
-        return not self.complete
+        wanted = self.ask(1)
+        if wanted is None:
+            return False
+        self.answer(wanted, self.task.do(self.files, wanted))
+        return True
 
     def grow(self) -> None:
         """Rows were added: the next steps take them."""

@@ -11,63 +11,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine_ctl.logs.index import EveryLine, RowIndex
+from engine_ctl.logs.blocks import EveryLine
+from engine_ctl.logs.index import RowIndex
 from engine_ctl.logs.index_file import Change, LogFile
 from engine_ctl.logs.search import Query
 from engine_ctl.logs.view import Choice, Opened, scan_for
-from engine_ctl.logs.view_merge import MergedHits, MergedRows, place_of
+from engine_ctl.logs.view_merge import MergedHits, MergedRows
+from engine_ctl.logs.view_merging import place_of
+from engine_ctl.logs.view_remote import Part, Remote
 
 FOLDED_BYTES = 64 << 20
 """Larger logs are opened without folds, which need every line to be taken apart."""
 _POLL_S = 0.1
 _SLICE_S = 0.008
-_TELL_S = 0.1
+_HERE = 8
+"""Blocks of work that are not worth a process."""
+_TELL_S = 0.2
 
 
-class IndexHits:
+class IndexHits(RowIndex):
     """The lines of one file that match a query."""
-
-    def __init__(self, index: RowIndex) -> None:
-        self.index = index
-        self.step = index.step
-        self.grow = index.grow
-
-    @property
-    def complete(self) -> bool:
-        return self.index.complete
-
-    @property
-    def share(self) -> float:
-        return self.index.share
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     def beside(self, key: int, forward: bool) -> int | None:
         """The position of the matching line after (or before) a line; None: none known yet."""
-        index = self.index
-        if not len(index):
+        if not len(self):
             return None
-        number = index.at(key)
-        place = index.row(number)
+        number = self.at(key)
+        place = self.row(number)
         if place is None:
             return None
         if forward and place <= key:
             number += 1
         elif not forward and place >= key:
             number -= 1
-        if not index.first <= number < index.stop:
+        if not self.first <= number < self.stop:
             return None
-        return index.row(number)
+        return self.row(number)
 
     def place(self, key: int) -> int:
         """How many matches there are up to a line."""
-        index = self.index
-        if not len(index):
+        if not len(self):
             return 0
-        number = index.at(key)
-        before = (index.row(number) or 0) > key
-        return number - index.first + (0 if before else 1)
+        number = self.at(key)
+        before = (self.row(number) or 0) > key
+        return number - self.first + (0 if before else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +73,12 @@ class State:
     generation: int = 0
     replaced: int = 0
     """How often the file was truncated or replaced while it was read."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is being built, what is wanted most first."""
+        found: list[Part | None] = [self.hits, self.rows, self.lines]
+        return tuple(dict.fromkeys(part for part in found if part is not None))
 
     @property
     def merged(self) -> bool:
@@ -121,6 +114,8 @@ class LogReader:
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self._remote: Remote | None = None
+        self._may_ask = True
         files = tuple(LogFile(path) for path in paths)
         fold = len(files) == 1 and files[0].size <= FOLDED_BYTES
         self.state = self._made(files, Choice(), fold, near, None, 0, 0)
@@ -198,11 +193,17 @@ class LogReader:
             return None
         if isinstance(state.rows, MergedRows):
             return MergedHits(state.rows, query)
-        return IndexHits(RowIndex(state.files[0], query, near))
+        return IndexHits(state.files[0], query, near)
 
     # The worker
 
     def _run(self) -> None:
+        try:
+            self._keep_up()
+        finally:
+            self._let_go()
+
+    def _keep_up(self) -> None:
         polled = told = 0.0
         news = False
         while not self._stopped:
@@ -216,35 +217,65 @@ class LogReader:
             if news and (not busy or now - told >= _TELL_S):
                 told, news = now, False
                 self._changed()
-            if busy:
-                # Others get the interpreter: a key is answered between two slices.
-                time.sleep(0.0005)
-            else:
+            if not busy:
                 self._wake.wait(_POLL_S)
                 self._wake.clear()
 
     def _build(self) -> bool:
-        """Work for a moment at what is wanted most: matches, then rows, then all lines."""
+        """Work for a moment at what is wanted most: matches, then rows, then all lines. What is
+        more than a moment's work is done by a process: a thread would hold the interpreter, and
+        for long where the machine lets it wait in the middle."""
+        with self._lock:
+            parts = self.state.parts
+        if self._remote is None and self._may_ask and sum(p.left for p in parts) > _HERE:
+            try:
+                self._remote = Remote()
+            except OSError:
+                self._may_ask = False
+        return self._build_here(parts) if self._remote is None else self._build_there(parts)
+
+    def _build_here(self, parts: Sequence[Part]) -> bool:
         end = time.monotonic() + _SLICE_S
         worked = False
-        with self._lock:
-            state = self.state
         while time.monotonic() < end and not self._stopped:
-            parts = (state.hits, state.rows, state.lines)
-            if not any(part is not None and part.step() for part in parts):
+            if not any(part.step() for part in parts):
                 break
             worked = True
+        if worked:
+            # Others get the interpreter: a key is answered between two slices.
+            time.sleep(0.0005)
         return worked
+
+    def _build_there(self, parts: Sequence[Part]) -> bool:
+        remote = self._remote
+        assert remote is not None
+        try:
+            if remote.stuck(parts):
+                self._let_go()
+                return True
+            return remote.ask(parts) and (remote.take(_POLL_S) or True)
+        except OSError:
+            self._may_ask = False
+            self._let_go()
+            return True
+
+    def _let_go(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+            for part in self.state.parts:
+                part.ask_again()
 
     def _poll(self) -> bool:
         """Look at the files; True when there is something new to see."""
-        state = self.state
-        changes = [file.poll() for file in state.files]
+        with self._lock:
+            state = self.state
+            changes = [file.poll() for file in state.files]
         if Change.REPLACED in changes:
             return self._reopen(state)
         if Change.GREW not in changes:
             return False
-        for part in {id(p): p for p in (state.lines, state.rows, state.hits) if p}.values():
+        for part in state.parts:
             part.grow()
         return True
 

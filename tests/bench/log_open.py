@@ -108,7 +108,8 @@ def stoker(path: Path, lines: int) -> None:
 
 def engine(path: Path) -> None:
     """The same searches without the console, with the time that its index takes alone."""
-    from engine_ctl.logs.index import EveryLine, RowIndex
+    from engine_ctl.logs.blocks import EveryLine
+    from engine_ctl.logs.index import RowIndex
     from engine_ctl.logs.index_file import LogFile
     from engine_ctl.logs.search import Query
 

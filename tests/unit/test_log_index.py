@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_ctl.errors import Usage
-from engine_ctl.logs import index, view_merge
-from engine_ctl.logs.index import EveryLine, RowIndex
+from engine_ctl.logs import blocks, index, view_merge, view_merging
+from engine_ctl.logs.blocks import EveryLine
+from engine_ctl.logs.index import RowIndex
 from engine_ctl.logs.index_file import Change, LogFile
 from engine_ctl.logs.search import Query, _literals
 from engine_ctl.logs.view import ERROR, WARNING, Choice, Opened, ViewScan, part, scan_for
@@ -54,12 +55,12 @@ LOGS = st.tuples(st.lists(LINES, max_size=60), st.booleans()).map(
 @contextmanager
 def small_blocks(size: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (index, view_merge):
+        for module in (blocks, index, view_merge, view_merging):
             patch.setattr(module, "BLOCK", size)
-        patch.setattr(index, "_MORE", 16)
-        patch.setattr(index, "FEW", 2)
+        patch.setattr(blocks, "_MORE", 16)
+        patch.setattr(blocks, "FEW", 2)
         patch.setattr(index, "_AT_ONCE", 2)
-        patch.setattr(index._buffers, "data", bytearray(index.LOOKBACK + size + 16))
+        patch.setattr(blocks._buffers, "data", bytearray(blocks.LOOKBACK + size + 16))
         yield
 
 

@@ -1,0 +1,181 @@
+"""A log looked through by a process of its own: the same rows as here, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine_ctl.logs import view_reader, view_remote
+from engine_ctl.logs.blocks import EveryLine
+from engine_ctl.logs.index import RowIndex
+from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.search import Query
+from engine_ctl.logs.view import WARNING, Choice, Opened, ViewScan, scan_for
+from engine_ctl.logs.view_merge import MergedHits, MergedRows
+from engine_ctl.logs.view_reader import LogReader
+from engine_ctl.logs.view_remote import Part, Remote
+from tests.bench.log_lines import piece
+from tests.standin.rig import until
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("logs")
+    for name, seeds in (("a", (1, 2)), ("b", (3,))):
+        (folder / name).write_bytes(b"".join(piece(seed, 7000) for seed in seeds))
+    return folder / "a", folder / "b"
+
+
+@contextmanager
+def remote() -> Iterator[Remote]:
+    made = Remote()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def reading(*paths: Path) -> Iterator[LogReader]:
+    reader = LogReader(paths, lambda: None)
+    reader.start()
+    try:
+        yield reader
+    finally:
+        reader.stop()
+        assert reader._thread is not None
+        reader._thread.join(20)
+
+
+def built(part: Part, there: Remote | None = None) -> None:
+    while there.ask((part,)) if there is not None else part.step():
+        if there is not None:
+            there.take(20)
+
+
+def places(rows: RowIndex | MergedRows) -> list[int | None]:
+    return [rows.row(number) for number in range(rows.first, rows.stop)]
+
+
+def test_rows_counted_apart_are_those_counted_here(logs: tuple[Path, Path]) -> None:
+    file = LogFile(logs[0])
+    scans = [
+        EveryLine(),
+        Query("KV cache is full"),
+        Query(r"Preempted|ERROR", regex=True),
+        ViewScan(Choice(level=WARNING), False, Opened()),
+    ]
+    with remote() as there:
+        for scan in scans:
+            apart, here = (RowIndex(file, scan, file.size // 2) for _ in range(2))
+            built(apart, there)
+            built(here)
+            assert apart.complete
+            assert apart.first == here.first
+            assert places(apart) == places(here)
+
+
+def test_merges_made_apart_are_those_made_here(logs: tuple[Path, Path]) -> None:
+    files = tuple(map(LogFile, logs))
+    apart, here = (MergedRows(files, Choice()) for _ in range(2))
+    with remote() as there:
+        built(apart, there)
+        built(here)
+        assert places(apart) == places(here)
+        assert len(apart) == 21000
+        hits = [MergedHits(rows, Query("KV cache is full")) for rows in (apart, here)]
+        built(hits[0], there)
+        built(hits[1])
+        assert len(hits[0]) == len(hits[1]) > 0
+        assert hits[0].beside(0, True) == hits[1].beside(0, True)
+
+
+def test_what_grows_meanwhile_is_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    data = piece(4, 20000)
+    path.write_bytes(data[:1_000_003])
+    file = LogFile(path)
+    rows = RowIndex(file, EveryLine(), 0)
+    at = 1_000_003
+    with remote() as there:
+        while at < len(data):
+            asked = there.ask((rows,))
+            with path.open("ab") as out:
+                out.write(data[at : at + 200_001])
+            at += 200_001
+            file.poll()
+            rows.grow()
+            assert not asked or there.take(20)
+        built(rows, there)
+    anew = RowIndex(file, EveryLine(), 0)
+    built(anew)
+    assert places(rows) == places(anew)
+    assert len(rows) == data.count(b"\n")
+
+
+def test_a_fold_opened_meanwhile_is_seen(logs: tuple[Path, Path]) -> None:
+    file = LogFile(logs[1])
+    opened = Opened()
+    rows = RowIndex(file, scan_for(Choice(), True, opened), 0)
+    with remote() as there:
+        there.ask((rows,))
+        number = next(n for n in range(rows.first, rows.stop) if rows.folded(n))
+        start = rows.row(number)
+        assert start is not None
+        end = start
+        for _ in range(1 + rows.folded(number)):
+            end = file.line_end(end)
+        rows.again(*opened.toggle(start, end))
+        built(rows, there)
+    anew = RowIndex(file, scan_for(Choice(), True, opened), 0)
+    built(anew)
+    assert places(rows) == places(anew)
+
+
+def test_a_reader_goes_on_without_its_process(
+    logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_reader, "_HERE", 0)
+    with reading(logs[0]) as reader:
+        until(lambda: reader._remote is not None or reader.state.rows.complete)
+        there = reader._remote
+        if there is not None:
+            os.kill(there.pid, signal.SIGKILL)
+        lines = reader.state.lines
+        assert lines is not None
+        until(lambda: lines.complete)
+        assert len(lines) == 14000
+        reader.search(Query("Error with request"), None)
+        until(lambda: reader.state.hits is not None and reader.state.hits.complete)
+        expected = logs[0].read_bytes().count(b"Error with request")
+        assert reader.state.hits is not None
+        assert len(reader.state.hits) == expected
+
+
+def test_no_process_can_be_had(logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_remote.sys, "executable", "/nonexistent/python")
+    with reading(*logs) as reader:
+        until(lambda: reader.state.rows.complete)
+        assert len(reader.state.rows) == 21000
+
+
+def test_a_search_without_end_does_not_stop_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_reader, "_HERE", 0)
+    path = tmp_path / "log"
+    # The first block is harmless: it is looked at by the one who asks.
+    path.write_bytes(b"a" * 60 + b"!\n" + b"harmless\n" * 60000)
+    with reading(path) as reader:
+        until(lambda: reader.state.rows.complete)
+        reader.search(Query("(a+)+[b]", regex=True), None)
+        until(lambda: reader._remote is not None and bool(reader._remote._open))
+        reader.search(Query("harmless"), None)
+        until(lambda: reader.state.hits is not None and reader.state.hits.complete)
+        assert reader.state.hits is not None
+        assert len(reader.state.hits) == 60000
