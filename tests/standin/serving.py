@@ -180,7 +180,7 @@ class Serving:
         """What the unit's engine completes: its `max_num_seqs`."""
         port = self.current(unit).spec().port
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", b"{}")
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=100) as reply:
             return str(json.load(reply)["choices"][0]["text"])
 
     def engines(self) -> list[int]:
@@ -206,7 +206,7 @@ class Serving:
             env={**os.environ, **self.env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=250,
             cwd=Path(__file__).parents[2],
         )
         return done.returncode
