@@ -120,7 +120,9 @@ def phase_words(unit: UnitView) -> Span:
     if unit.phase is None:
         return Span("stopped", "muted")
     text = str(unit.phase)
-    if unit.progress:
+    if unit.progress and unit.kind is Kind.BENCH:
+        text = clean(unit.progress.label)
+    if unit.progress and (unit.progress.done or unit.progress.total):
         total = f"/{unit.progress.total}" if unit.progress.total is not None else ""
         text += f" {unit.progress.done}{total}"
     if unit.phase is Phase.EXITED:

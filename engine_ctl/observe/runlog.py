@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,9 @@ from engine_ctl.logs.verdict import VerdictReader
 from engine_ctl.model import Kind, Phase
 from engine_ctl.observe.facts import RunFacts
 from engine_ctl.observe.telling import newest_statistics, telling_lines
+
+if TYPE_CHECKING:
+    from engine_ctl.tune.progress import ProgressReader
 
 # At most so much of a log is read in one tick; what an engine prints faster than this is skipped
 # (it is served by then: only the newest lines tell anything).
@@ -100,6 +103,7 @@ class RunLog:
         self.size = 0
         self.written = 0.0
         self.statistics = b""
+        self.bench: ProgressReader | None = None  # of a benchmark: also counts its requests
 
     @property
     def phase(self) -> Phase | None:
@@ -125,6 +129,9 @@ class RunLog:
         if not data:
             return False
         self._offset += len(data)
+        if self.bench is not None:
+            self.bench.feed(data)
+            return True
         if ready or self._known or self.start.timeline.ready_seen:
             self._take_telling(data)
         else:

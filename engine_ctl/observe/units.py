@@ -136,6 +136,11 @@ class UnitWatch:
             from engine_ctl.observe.runlog import RunLog
 
             self._log = RunLog(run.dir, spec.kind, spec.runtime_version, known=known_start)
+            if spec.kind is Kind.BENCH:
+                from engine_ctl.inside.standby_bench import ALSO
+                from engine_ctl.tune.progress import ProgressReader
+
+                self._log.bench = ProgressReader(1 + spec.argv.count(ALSO))
         self._log.poll(life.ready)
         if self._remember and self._typical is None and not life.ready:
             self._typical = run_facts.typical(self._store, run, spec, derive=True)
@@ -316,6 +321,9 @@ class UnitWatch:
     def _progress(self, phase: Phase) -> Progress | None:
         if self._log is None or phase not in STARTING:
             return None
+        if self._log.bench is not None:
+            now = self._log.bench.now
+            return Progress(now.stage, *now.overall)
         return self._log.start.timeline.progress
 
     def _changes(self, run: Run, spec: RunSpec) -> dict[str, str] | None:

@@ -29,6 +29,13 @@ class BenchProgress:
     repeats: int = 1
 
     @property
+    def overall(self) -> tuple[int, int | None]:
+        """Requests done and to do, over all measurements while it measures."""
+        if self.stage != "measuring" or self.total is None:
+            return self.done, self.total
+        return (self.repeat - 1) * self.total + self.done, self.repeats * self.total
+
+    @property
     def rank(self) -> tuple[int, int, int]:
         """Never less than that of what was seen before: (repeat, stage, done)."""
         return self.repeat, STAGES.index(self.stage), self.done

@@ -12,6 +12,7 @@ from engine_ctl.model import Kind, Phase, Verdict
 from engine_ctl.observe import runlog
 from engine_ctl.observe.runlog import RunLog, silent_children
 from engine_ctl.state.store import Run
+from engine_ctl.tune.progress import ProgressReader
 from tests.standin.observed import Written, recorded_log
 
 H200 = "h200-vllm-0.33.0"
@@ -137,3 +138,15 @@ def test_a_known_start_is_not_read_again(written: Written) -> None:
 def test_versions_whose_daemons_are_silent() -> None:
     assert silent_children("0.32.0+cpu") and silent_children("0.31.1")
     assert not silent_children("0.33.0") and not silent_children(None)
+
+
+def test_a_benchmark_counts_its_requests(written: Written) -> None:
+    log = (Path(__file__).parents[1] / "data" / "bench" / "vllm-0.32-cpu-bench.log").read_bytes()
+    run = written.run("chat")
+    follower = RunLog(run.dir, Kind.BENCH, "0.32.0")
+    follower.bench = ProgressReader(2)
+    written.log(run, log)
+    assert follower.poll(ready=False)
+    assert follower.bench.now.overall == (8, 16)
+    written.log(run, log)
+    assert follower.poll(ready=False) and follower.bench.now.overall == (16, 16)
