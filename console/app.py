@@ -133,8 +133,8 @@ class StokerApp(App[None]):
         if self.message and self.snapshot.at - self._said_at > _MESSAGE_S:
             self.message = None
         if not isinstance(self.shown_screen, DeckScreen):
-            self.deck.show(self.snapshot) if first else None
-        self.shown_screen.show(self.snapshot)
+            self.deck.again() if first else None
+        self.shown_screen.again()
         if self._wanted and self.unit_named(self._wanted):
             self.deck.lines("units").select(self._wanted)
             self._wanted = None

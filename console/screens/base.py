@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -11,13 +12,16 @@ from textual.screen import Screen
 
 from console.view import layout, machine
 from console.view.deck import filtered, footers, said
-from console.view.spans import Item, Line, Span, clean, line, spread
+from console.view.spans import Item, Line, Span, clean, clip_line, line, spread
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
 if TYPE_CHECKING:
     from console.app import StokerApp
     from engine_ctl.model import Snapshot, UnitView
+
+
+_log = logging.getLogger(__name__)
 
 
 class StokerScreen(Screen[None]):
@@ -46,11 +50,21 @@ class StokerScreen(Screen[None]):
     def again(self) -> None:
         """Show the newest snapshot once more (the size, the theme or the filter changed)."""
         if self.is_mounted and self.size.width:
-            self.show(self.stoker.snapshot)
+            try:
+                self.show(self.stoker.snapshot)
+            except Exception as problem:
+                self.failed(problem)
 
     def show(self, snapshot: Snapshot | None) -> None:
         """Put a snapshot (None: none yet) into the widgets."""
         raise NotImplementedError
+
+    def failed(self, problem: Exception) -> None:
+        """The screen could not be drawn: it says so and lives on, as engines do. The next
+        snapshot tries again."""
+        _log.error("drawing failed", exc_info=problem)
+        text = f" ✗ not drawn, figures are old: {type(problem).__name__}: {clean(str(problem))}"
+        self.lines("header").set_lines([clip_line(line(Span(text, "error")), self.size.width)])
 
     def show_frame(self, snapshot: Snapshot | None, unit: UnitView | None) -> None:
         """Header and footer, the same everywhere."""

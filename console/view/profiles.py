@@ -63,7 +63,7 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
         spans = (
             Span("   " + pad(_key(value), widest) + "  "),
             Span(pad(clean(value.value), room) + "  ", "bold"),
-            Span(_origin(value.origin, summary.path), "muted"),
+            Span(_origin(value.origin, summary.path, cells), "muted"),
         )
         lines.append(clip_line(spans, cells))
     lines += [(), line(Span(" command", "title"))]
@@ -74,11 +74,12 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
     return lines
 
 
-def _origin(origin: str, path: str | None) -> str:
+def _origin(origin: str, path: str | None, cells: int) -> str:
     """`this file, line 4` for what the file shown says itself, else as it was said."""
     if path and origin.startswith(path):
         number = origin.removeprefix(path).removeprefix(":")
-        return f"this file, line {number}" if number.isdigit() else "this file"
+        here = "line" if cells < 64 else "this file, line"
+        return f"{here} {number}" if number.isdigit() else "this file"
     return clean(origin)
 
 

@@ -13,6 +13,8 @@ from textual.app import App
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
+from console.screens.base import StokerScreen
+
 PATIENCE_S = 100.0
 # Longer is an app that waits on purpose in the middle of a message.
 BUSY_S = 3.0
@@ -73,6 +75,18 @@ def steady_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual.pilot.wait_for_idle", soon)
     monkeypatch.setattr(App, "_press_keys", press_keys)
     monkeypatch.setattr(Pilot, "pause", pause_settled)
+
+
+@pytest.fixture(autouse=True)
+def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen that cannot be drawn is a failure, but for the test of that."""
+    if request.node.get_closest_marker("draws_badly"):
+        return
+
+    def failed(screen: StokerScreen, problem: Exception) -> None:
+        raise problem
+
+    monkeypatch.setattr(StokerScreen, "failed", failed)
 
 
 @pytest.fixture

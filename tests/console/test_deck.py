@@ -208,3 +208,19 @@ async def test_every_theme_keeps_text_apart_from_its_ground() -> None:
                 style: Style = meaning(screen, name.removeprefix("s-"), ground)
                 assert style.color != style.bgcolor, (theme, name)
             assert "chat-8b" in painted(app)
+
+
+@pytest.mark.draws_badly
+async def test_a_screen_that_cannot_be_drawn_says_so_and_lives_on(
+    until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: "chat-8b" in painted(app))
+        with monkeypatch.context() as broken:
+            broken.setattr("console.view.units.items", lambda *_: 1 / 0)
+            app.feed.change("chat-8b", port=8009)  # type: ignore[attr-defined]
+            await until(pilot, lambda: "not drawn, figures are old: ZeroDivision" in painted(app))
+            assert "chat-8b" in painted(app)
+        app.feed.change("chat-8b", port=8010)  # type: ignore[attr-defined]
+        await until(pilot, lambda: "8010" in painted(app) and "not drawn" not in painted(app))
