@@ -20,8 +20,9 @@ from engine_ctl.swap import levers, past
 from engine_ctl.swap.caches import Caches, plan_is_on
 from engine_ctl.swap.caches import ahead as caches_ahead
 from engine_ctl.swap.execute import last_good_profile, swap_endpoint
+from engine_ctl.swap.past import Past
 from engine_ctl.swap.room import HOST, kv_ahead, memory_ahead, memory_lines, smallest_total
-from engine_ctl.swap.seconds import Conditions, Prediction, Start, again
+from engine_ctl.swap.seconds import Conditions, Prediction, again
 from engine_ctl.swap.starting import Prepared, prepare
 from engine_ctl.swap.weighing import Weighed, weigh
 from profiles.loading import Resolved
@@ -69,20 +70,20 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     changes = catalogue.changes(before, resolved.profile, None) if before else ()
     needs: tuple[MemoryNeed, ...] = ()
     caches = Caches()
-    starts = past.starts_of(ctx, unit)
+    before_it = Past(ctx, unit)
     expected, next_time = Prediction(), None
     if prepared is not None and not errors:
-        own = [s for s in starts if s.conditions.runtime == past.runtime_of(prepared)]
-        caches = caches_ahead(prepared, own, changes)
+        alike = before_it.of(past.runtime_of(prepared), prepared.spec.config_hash)
+        caches = caches_ahead(prepared, alike, changes)
         # What a daemon will hold by then is still free now, and counts in the engine's budget.
         needs = memory_ahead(ctx, prepared, None if daemon.note else weighed, live)
         _memory_words(needs, errors, warnings)
         verdict = weighed.forecast.verdict if weighed else None
         ahead = past.conditions_ahead(prepared, verdict, caches)
         stops = live is not None
-        expected = past.predicted(ctx, unit, ahead, starts, stops=stops)
+        expected = before_it.predicted(ahead, stops=stops)
         then = _again(prepared, ahead, caches)
-        next_time = past.predicted(ctx, unit, then, starts, stops=stops).total if then else None
+        next_time = before_it.predicted(then, stops=stops).total if then else None
     good = last_good_profile(ctx, record, live) if record else None
     return ForecastView(
         unit=unit,
@@ -104,7 +105,7 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         expected=expected.parts,
         next_time_s=next_time,
         rollback_profile=good.name if good else None,
-        rollback_s=_rollback_s(ctx, unit, good.name, starts) if good else None,
+        rollback_s=_rollback_s(before_it, good.name) if good else None,
         live=way is not None and way.live is not None,
         memory=needs,
         compile_note=caches.compile,
@@ -221,13 +222,13 @@ def _again(prepared: Prepared, ahead: Conditions, caches: Caches) -> Conditions 
     return then if then != ahead else None
 
 
-def _rollback_s(ctx: Context, unit: str, good: str, starts: list[Start]) -> float | None:
+def _rollback_s(before_it: Past, good: str) -> float | None:
     """Seconds of going back: the last good profile as it was started last, found compiled."""
-    last = next((start for start in starts if start.profile == good), None)
+    last = next((start for start in before_it.own if start.profile == good), None)
     if last is None:
         return None
     planned = last.plan in ("applied", "saved")
-    return past.predicted(ctx, unit, again(last.conditions, plan=planned), starts).total
+    return before_it.predicted(again(last.conditions, plan=planned)).total
 
 
 def text(found: ForecastView) -> str:

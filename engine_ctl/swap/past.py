@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from engine_ctl.errors import StokerError
 from engine_ctl.model import Kind, Phase, Verdict
 from engine_ctl.observe import facts as run_facts
@@ -35,10 +37,31 @@ def starts_of(ctx: Context, unit: str) -> list[Start]:
     return [start for start in found if start is not None]
 
 
-def starts_of_others(ctx: Context, unit: str) -> list[Start]:
-    """As `starts_of`, of every other engine's unit."""
-    units = [u.unit for u in ctx.store.list_units().units if u.kind is Kind.ENGINE]
-    return [start for other in units if other != unit for start in starts_of(ctx, other)]
+class Past:
+    """The starts that an engine's next one is judged by: its unit's own, and, where these do not
+    tell, those of all engines, read when they are wanted."""
+
+    def __init__(self, ctx: Context, unit: str) -> None:
+        self._ctx, self._unit = ctx, unit
+        self.own = starts_of(ctx, unit)
+
+    @cached_property
+    def all(self) -> list[Start]:
+        """The unit's own first, then those of others, newest first."""
+        units = [u.unit for u in self._ctx.store.list_units().units if u.kind is Kind.ENGINE]
+        found = [s for unit in units if unit != self._unit for s in starts_of(self._ctx, unit)]
+        return [*self.own, *sorted(found, key=lambda start: -start.at)]
+
+    def of(self, runtime: str | None, config: str | None) -> list[Start]:
+        """Starts with that runtime: its compile cache is one for all units."""
+        own = [start for start in self.own if start.conditions.runtime == runtime]
+        if config is None or any(start.conditions.config == config for start in own):
+            return own
+        return [start for start in self.all if start.conditions.runtime == runtime]
+
+    def predicted(self, ahead: Conditions, *, stops: bool = False) -> Prediction:
+        found = predict(ahead, self.own, stops=stops)
+        return found if found.total is not None else predict(ahead, self.all, stops=stops)
 
 
 def conditions_ahead(prepared: Prepared, verdict: Verdict | None, caches: Caches) -> Conditions:
@@ -56,16 +79,6 @@ def conditions_ahead(prepared: Prepared, verdict: Verdict | None, caches: Caches
         memory=GIVEN if given else PLANNED if caches.planned else PROFILED,
         config=prepared.spec.config_hash,
     )
-
-
-def predicted(
-    ctx: Context, unit: str, ahead: Conditions, own: list[Start], *, stops: bool = False
-) -> Prediction:
-    """By the unit's own starts; by those of all units where these do not tell a phase."""
-    found = predict(ahead, own, stops=stops)
-    if found.total is not None:
-        return found
-    return predict(ahead, [*own, *starts_of_others(ctx, unit)], stops=stops)
 
 
 def runtime_of(prepared: Prepared) -> str | None:
@@ -95,6 +108,7 @@ def _start(run: Run) -> Start | None:
             stop_s=_stop_s(run),
             compile_s=float(compile_s) if isinstance(compile_s, (int, float)) else None,
             plan=facts.plan,
+            at=spec.created,
         )
     except StokerError:
         return None

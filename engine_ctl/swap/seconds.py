@@ -42,7 +42,8 @@ class Conditions:
 class Start:
     """A start that became ready. Seconds: `phases` up to readiness, `ready_s` in all, `compile_s`
     of torch.compile, `stop_s` from the request to end to its end (None: it was not asked to, or
-    has not ended). `plan`: applied, saved or refused, as its log said of the startup plan."""
+    has not ended). `plan`: applied, saved or refused, as its log said of the startup plan;
+    `at` wall-clock seconds of its making."""
 
     run: str
     profile: str
@@ -52,6 +53,7 @@ class Start:
     stop_s: float | None = None
     compile_s: float | None = None
     plan: str | None = None
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

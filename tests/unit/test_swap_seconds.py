@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -177,3 +178,27 @@ def test_words_for_a_terminal(starts: list[Start]) -> None:
     unknown = predict(replace(NOW, weights=Verdict.COPIED), starts)
     shown = text(ForecastView("a", "big", expected=unknown.parts))
     assert "expected: unknown" in shown and "no start yet" in shown
+
+
+def test_other_units_tell_what_the_units_own_starts_do_not(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    try:
+        for unit, name in (("a", "20_standby_ipc_eager"), ("b", "11_ipc")):
+            written.unit(unit)
+            run = written.run(unit, **BIG, **({"via": "standby"} if unit == "a" else {}))
+            log, clock = recorded_log(f"h200-vllm-0.33.0/{name}")
+            written.log(run, log)
+            written.clock(run, clock)
+            written.ready(run, 44.0)
+        seen = past.Past(Context(written.dirs, by="test"), "a")
+        own = seen.predicted(replace(NOW, standby=True, eager=True, compiled=None))
+        assert own.total == pytest.approx(44.0, abs=0.1)
+        assert [start.run for start in seen.own] == ["a/1"]
+        # Compiling and graphs: only b has had them.
+        with_graphs = seen.predicted(replace(NOW, standby=True))
+        assert seconds(with_graphs)[Phase.CAPTURING] == pytest.approx(7.3, abs=0.1)
+        assert with_graphs.total is not None
+        assert [start.run for start in seen.all] == ["a/1", "b/1"]
+        assert past.Past(Context(written.dirs, by="test"), "new").own == []
+    finally:
+        written.close()
