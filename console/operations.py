@@ -121,6 +121,12 @@ class Operations(Protocol):
     def tuning(self, unit: str) -> Comparison | None:
         """The unit's newest sweep as far as it has come, else its benches; None: neither."""
 
+    def save_best(self, of: str, name: str) -> str:
+        """Save the best point of a sweep (s1), or a bench (b1), as a profile of that name."""
+
+    def tune_report(self, unit: str, path: str) -> str:
+        """Write what `tuning` answers as a self-contained .html or .md file."""
+
     def weights(self) -> tuple[DaemonView, ...]:
         """Every rank and role of every preload daemon."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,8 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from console.screens.base import DetailScreen
+from console.screens.form import Field, FormScreen
 from console.view import tune
-from console.view.spans import Item
+from console.view.spans import Item, clean
 from console.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from engine_ctl.tune.shapes import Chart
 
 EVERY_S = 3
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Below this the table alone is more use than half a chart.
 CHART_LINES = 26
 
@@ -32,9 +35,15 @@ class TuneScreen(DetailScreen):
     CURSOR: ClassVar[bool] = True
     KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = (
         ("c", "chart", ""),
+        ("B", "save best", ""),
+        ("e", "report", ""),
         ("/", "filter", "filter"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "chart", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "chart", show=False),
+        Binding("B", "save_best", show=False),
+        Binding("e", "report", show=False),
+    ]
     DEFAULT_CSS = """
     TuneScreen #chart { height: 45%; display: none; padding: 0 2; }
     """
@@ -86,6 +95,46 @@ class TuneScreen(DetailScreen):
         self.chart = (self.chart + 1) % (len(self.charts()) + 1)
         self.again()
 
+    # What is kept
+
+    def action_save_best(self) -> None:
+        """Ask for a name, and save the best point as a profile."""
+        best = self.answer.best if self.answer is not None else None
+        unit = self.unit
+        if unit is None or best is None:
+            self.stoker.say("There is no best point to save yet.", "warn")
+            return
+        of = self.answer.sweep or best.bench
+        self._give(
+            f"Save {clean(best.label)} as a profile",
+            Field("name", "a new profile's name", name_problem),
+            "save",
+            lambda name: self.stoker.ops.save_best(of, name),
+        )
+
+    def action_report(self) -> None:
+        """Ask for a file, and write all points there."""
+        unit = self.unit
+        if unit is None or self.answer is None:
+            self.stoker.say("There is nothing to report yet.", "warn")
+            return
+        self._give(
+            "Write a report with the commands to repeat each point",
+            Field("file", "a .html or a .md file", report_problem),
+            "write",
+            lambda path: self.stoker.ops.tune_report(unit.unit, path),
+        )
+
+    def _give(self, title: str, field: Field, verb: str, then: Callable[[str], str]) -> None:
+        def ended(value: Any, error: str | None) -> None:
+            self.stoker.say(error or value, "error" if error else "ok")
+
+        def given(values: tuple[str, ...] | None) -> None:
+            if values:
+                self.stoker.ask(lambda: then(values[0]), ended)
+
+        self.stoker.push_screen(FormScreen(title, (field,), verb), given)
+
     def _draw(self) -> None:
         charts = self.charts()
         box = self.query_one("#chart", Container)
@@ -105,3 +154,13 @@ class TuneScreen(DetailScreen):
             widgets[0].draw(shown)
         else:
             box.mount(ChartWidget(shown))
+
+
+def name_problem(text: str) -> str | None:
+    """Why it cannot be a new profile's name."""
+    return None if _NAME.fullmatch(text) else "letters, digits and . _ - only, and no . or - first"
+
+
+def report_problem(text: str) -> str | None:
+    """Why no report can be written there."""
+    return None if text.endswith((".html", ".md")) else "it ends with .html or .md"

@@ -149,7 +149,7 @@ def plain(value: Any) -> Any:
 
 def save_profile(ctx: Context, profile: Profile, name: str, force: bool) -> str:
     """Write a new profile file; returns its path. Raises Usage when there is one."""
-    path = _own_path(ctx, name)
+    path = own_path(ctx, name)
     if path.exists() and not force:
         raise Usage(f"there is a profile {name!r} already ({path}); use --force to replace it")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def save_text(ctx: Context, name: str, text: str) -> str:
     """Write the operator's own file of that name whole, after checking that it can be read."""
     from profiles.writing import save_text as write
 
-    path = _own_path(ctx, name)
+    path = own_path(ctx, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, text)
     return str(path)
@@ -171,7 +171,7 @@ def own_file(ctx: Context, name: str) -> Path:
     """The operator's file to edit; for a built-in or new name one that extends it is made."""
     if "/" in name:
         return ctx.profiles.path_of(name)
-    path = _own_path(ctx, name)
+    path = own_path(ctx, name)
     if not path.exists():
         base = f"extends: {name}\n" if name in ctx.profiles.names() else "model: \n"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,13 +181,14 @@ def own_file(ctx: Context, name: str) -> Path:
 
 def removable(ctx: Context, name: str) -> Path:
     """The operator's file of that name. Raises NotFound; built-in profiles cannot be removed."""
-    path = _own_path(ctx, name)
+    path = own_path(ctx, name)
     if not path.exists():
         raise NotFound(f"you have no profile file {path}")
     return path
 
 
-def _own_path(ctx: Context, name: str) -> Path:
+def own_path(ctx: Context, name: str) -> Path:
+    """The operator's file of that name, there or not. Raises Usage for what is no name."""
     if "/" in name or name.startswith(".") or not name:
         raise Usage(f"{name!r} cannot name a profile: use letters, digits, . _ -")
     return ctx.dirs.profiles / f"{name.removesuffix('.yaml')}.yaml"
@@ -276,7 +277,7 @@ def lint_text(ctx: Context, name: str, text: str) -> tuple[LintFinding, ...]:
     try:
         path = ctx.profiles.path_of(name)
     except StokerError:
-        path = _own_path(ctx, name)
+        path = own_path(ctx, name)
     try:
         resolved = ctx.profiles.load_text(text, path)
     except StokerError as error:

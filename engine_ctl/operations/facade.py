@@ -4,6 +4,7 @@ What takes longer runs as a command of its own session (see console.wiring)."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +22,7 @@ from engine_ctl.answers import (
     ProfileSummary,
     StartRecord,
 )
-from engine_ctl.errors import Failed
+from engine_ctl.errors import Failed, NotFound
 from engine_ctl.model import Event
 from engine_ctl.operations import catalogue, explain, lifecycle, reaping, swapping, weights
 from engine_ctl.operations.context import Context
@@ -75,6 +76,21 @@ class DirectOperations:
         from engine_ctl.tune.rows import latest
 
         return latest(self.ctx, unit)
+
+    def save_best(self, of: str, name: str) -> str:
+        from engine_ctl.tune import keeping, rows
+
+        return f"saved {keeping.save_best(self.ctx, rows.compare(self.ctx, [of]), name)}"
+
+    def tune_report(self, unit: str, path: str) -> str:
+        from engine_ctl.tune import keeping
+
+        found = self.tuning(unit)
+        if found is None:
+            raise NotFound(f"nothing of {unit} was measured yet: stoker bench {unit}")
+        target = Path(path).expanduser().absolute()
+        keeping.write_report(self.ctx, found, target)
+        return f"wrote {target}"
 
     def adapters(self, unit: str) -> tuple[tuple[str, str | None], ...]:
         from engine_ctl.live import operations as live

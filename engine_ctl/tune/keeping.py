@@ -59,7 +59,7 @@ def save_best(ctx: Context, found: Comparison, name: str, force: bool = False) -
     best = found.best
     if best is None:
         raise NotFound(found.sentence())
-    path = ctx.dirs.profiles / f"{name}.yaml"
+    path = catalogue.own_path(ctx, name)
     if path.exists() and not force:
         raise Usage(f"there is a profile {name!r} already ({path}); choose another name")
     if found.sweep is not None:

@@ -114,3 +114,37 @@ async def test_the_screen_opens_with_a_chart_and_goes_back(
         await until(pilot, lambda: "--max-num-seqs" in painted(app))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.deck)
+
+
+async def test_the_best_point_is_saved_and_a_report_written(until: Any) -> None:
+    ops = answers.ops()
+    ops.answers |= {"tuning": comparison(), "save_best": "saved it", "tune_report": "wrote it"}
+    app = make(ops=ops, select="chat-8b")
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("t")
+        await until(pilot, lambda: "max_num_seqs" in painted(app))
+        await pilot.press("B")
+        await until(pilot, lambda: "as a profile" in painted(app))
+        await pilot.press(*"../x", "enter")
+        await until(pilot, lambda: "no . or - first" in painted(app))
+        await pilot.press(*["backspace"] * 4, *"fast", "enter")
+        await until(pilot, lambda: "saved it" in painted(app))
+        assert ("save_best", "s1", "fast") in ops.calls
+        await pilot.press("e")
+        await until(pilot, lambda: "commands to repeat" in painted(app))
+        await pilot.press(*"/tmp/r.html", "enter")
+        await until(pilot, lambda: "wrote it" in painted(app))
+        assert ("tune_report", "chat-8b", "/tmp/r.html") in ops.calls
+
+
+async def test_there_may_be_no_best_point(until: Any) -> None:
+    ops = answers.ops()
+    ops.answers["tuning"] = None
+    app = make(ops=ops, select="chat-8b")
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("t")
+        await until(pilot, lambda: "Nothing measured yet" in painted(app))
+        await pilot.press("B")
+        await until(pilot, lambda: "no best point" in painted(app))
