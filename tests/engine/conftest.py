@@ -70,7 +70,7 @@ def tiny_model(cpu_runtime: CpuRuntime) -> Path:
             env=cpu_runtime.full_env(),
             check=True,
             capture_output=True,
-            timeout=120,
+            timeout=250,
         )
     return out
 

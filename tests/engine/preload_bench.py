@@ -85,7 +85,7 @@ class Harness:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
 
 
 @dataclass

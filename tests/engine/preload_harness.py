@@ -137,7 +137,7 @@ def do_check(case: dict) -> list:
     asked = []
     if case.get("ask"):
         for key in answer.get("keys") or ():
-            asked.append(daemon_status(key["socket"], key["fields"], timeout_s=1.0))
+            asked.append(daemon_status(key["socket"], key["fields"], timeout_s=5.0))
     return [answer, asked]
 
 

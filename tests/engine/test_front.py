@@ -21,7 +21,7 @@ from tests.engine.conftest import CpuRuntime
 from tests.engine.steady_client import SteadyClient
 from tests.engine.world import World, complete, free_port, until, world
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 def quiet(_: str) -> None:

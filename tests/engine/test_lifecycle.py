@@ -20,7 +20,7 @@ from engine_ctl.supervise.liveness import Life
 from tests.engine.conftest import CpuRuntime
 from tests.engine.world import World, complete, free_port, until, world
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

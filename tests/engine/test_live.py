@@ -19,7 +19,7 @@ from engine_ctl.swap.journal import Outcome
 from tests.engine.conftest import CpuRuntime
 from tests.engine.world import World, complete, world
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 def quiet(_: str) -> None:

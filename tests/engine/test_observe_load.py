@@ -15,7 +15,7 @@ from engine_ctl.operations import lifecycle
 from tests.engine.conftest import CpuRuntime
 from tests.engine.world import World, complete, free_port, until, world
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 CLIENTS = 6
 TOKENS = 200

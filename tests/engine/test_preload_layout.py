@@ -10,7 +10,7 @@ from engine_ctl.weights import client, layout
 from engine_ctl.weights.layout import Layout
 from tests.engine.preload_bench import shared_harness
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 def _factors(world: int) -> list[tuple[int, int, int]]:

@@ -23,7 +23,7 @@ from profiles.values import same
 from tests.unit.test_profiles_argv import argument_sets
 from tests.unit.test_profiles_builtin import ENV
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 # Run under the runtime's interpreter: reads {"schema": true} or {"argv": [...]} a line.
@@ -104,7 +104,7 @@ class Parser:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(120)
 
 
 @pytest.fixture(scope="module")

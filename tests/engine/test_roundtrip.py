@@ -35,7 +35,7 @@ from tests.unit.test_import_commands import (
     PAIR,
 )
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 PARSER = r"""
 import contextlib, io, json, sys
@@ -122,7 +122,7 @@ def real(cpu_runtime: CpuRuntime) -> Iterator[RealParser]:
     yield RealParser(process)
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(30)
+    process.wait(120)
 
 
 def shell_words(text: str) -> list[str]:

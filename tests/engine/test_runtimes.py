@@ -13,7 +13,7 @@ from engine_ctl.runtimes.manage import add, check, is_stale
 from engine_ctl.runtimes.store import RuntimeStore, choose
 from tests.engine.conftest import CpuRuntime
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 def quiet(text: str, share: float) -> None:

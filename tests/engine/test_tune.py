@@ -30,7 +30,7 @@ from engine_ctl.tune.progress import BenchProgress
 from tests.engine.conftest import CpuRuntime
 from tests.engine.world import World, complete, free_port, until, world
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 SMALL = {"requests": 8, "input_len": 32, "output_len": 16, "concurrency": 4, "warmups": 1}
 QUICK = {"repeats": 1}
