@@ -77,8 +77,8 @@ def tail(lines: Sequence[str], cells: int) -> list[Line]:
             routes += 1
             if index + 1 < len(lines) and _ROUTE.search(lines[index + 1]):
                 continue
-            told = f" {routes} routes" if routes > 1 else " 1 route"
-            found.append((Span(told, "muted"),))
+            told = f"{routes} routes" if routes > 1 else "1 route"
+            found.append((Span(f" {'':<20} {told}", "muted"),))
             routes = 0
         else:
             found.append(log_line(text, cells))

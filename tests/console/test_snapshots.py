@@ -40,10 +40,13 @@ def logged(tmp_path: Path) -> Any:
     """The GPU machine, its first unit with a log of a few lines."""
     log = tmp_path / "log"
     log.write_text(
-        "(APIServer pid=4101) INFO 11-29 14:02:00 [launcher.py:188] Available routes are:\n"
-        "(EngineCore pid=4120) WARNING 11-29 14:02:05 [scheduler.py:10] a [warning] as data\n"
-        "(APIServer pid=4101) INFO 11-29 14:02:10 [loggers.py:335] Engine 000: Running: 12 reqs,"
-        " Waiting: 57 reqs, GPU KV cache usage: 41.2%\n"
+        "(APIServer pid=4101) INFO 11-29 12:02:00 [launcher.py:188] Available routes are:\n"
+        "(APIServer pid=4101) INFO 11-29 12:02:00 [launcher.py:46] Route: /health, Methods: GET\n"
+        "(APIServer pid=4101) INFO 11-29 12:02:00 [launcher.py:46] Route: /load, Methods: GET\n"
+        "(EngineCore pid=4120) WARNING 11-29 12:02:05 [scheduler.py:10] preempted [3 requests]:"
+        " no free block\n"
+        "(APIServer pid=4101) INFO 11-29 12:02:10 [loggers.py:335] Engine 000: Avg prompt"
+        " throughput: 9120.4 tokens/s, Running: 12 reqs, Waiting: 57 reqs, GPU KV cache usage: 41.2%\n"
     )
     first, *rest = fakes.gpu_units()
     return replace(fakes.gpu_snapshot(), units=(replace(first, log=str(log)), *rest))

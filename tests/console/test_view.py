@@ -352,3 +352,11 @@ def test_an_engine_that_ended_maps_nothing() -> None:
         snapshot = replace(fakes.gpu_snapshot(), units=(replace(chat, phase=phase), daemon))
         whole = " ".join(spans.plain(x) for x in confirm.question("reload", daemon, snapshot))
         assert ("chat-8b keeps the old weights until it restarts" in whole) is told
+
+
+def test_the_tail_has_a_line_for_the_route_list() -> None:
+    head = "(APIServer pid=7) INFO 11-29 12:02:00 [launcher.py:46] "
+    routes = [f"{head}Route: /v1/{name}, Methods: POST" for name in "abc"]
+    found = [spans.plain(x) for x in deck.tail([head + "one", *routes, head + "two"], 80)]
+    assert [text.split()[-1] for text in found] == ["one", "routes", "two"]
+    assert "3 routes" in found[1] and "12:02:00" in found[0] and "launcher" not in found[0]
