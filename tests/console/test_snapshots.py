@@ -46,7 +46,8 @@ def logged(tmp_path: Path) -> Any:
         "(EngineCore pid=4120) WARNING 11-29 12:02:05 [scheduler.py:10] preempted [3 requests]:"
         " no free block\n"
         "(APIServer pid=4101) INFO 11-29 12:02:10 [loggers.py:335] Engine 000: Avg prompt"
-        " throughput: 9120.4 tokens/s, Running: 12 reqs, Waiting: 57 reqs, GPU KV cache usage: 41.2%\n"
+        " throughput: 9120.4 tokens/s, Running: 12 reqs, Waiting: 57 reqs, GPU KV cache usage:"
+        " 41.2%\n"
     )
     first, *rest = fakes.gpu_units()
     return replace(fakes.gpu_snapshot(), units=(replace(first, log=str(log)), *rest))
