@@ -75,16 +75,16 @@ def _title(name: str) -> Item:
 def _key(entry: actions.Action, unit: UnitView | None, cells: int) -> Item:
     allowed = actions.is_allowed(entry, unit)
     keys = Span(f"  {entry.key:<4}", "key" if allowed else "muted", entry.id if allowed else "")
-    title = Span(f"{entry.title:<14}", "bold" if allowed else "muted")
+    title = Span(f"{entry.title:<15}", "bold" if allowed else "muted")
     command = f"  (stoker {entry.command})" if entry.command else ""
-    room = max(cells - 20, 20)
+    room = max(cells - 21, 20)
     first, *rest = wrap(entry.help, room) or [""]
     lines: list[Line] = [clip_line(line(keys, title, Span(first)), cells)]
-    lines += [line(Span(" " * 20 + text)) for text in rest]
+    lines += [line(Span(" " * 21 + text)) for text in rest]
     why = entry.why_not(unit) if unit is not None and not allowed and entry.why_not else None
     if why is not None:
-        lines += [line(Span(" " * 20 + text, "muted")) for text in wrap(f"not now: {why}", room)]
-    if command and len(lines) == 1 and 20 + len(first) + len(command) <= cells:
+        lines += [line(Span(" " * 21 + text, "muted")) for text in wrap(f"not now: {why}", room)]
+    if command and len(lines) == 1 and 21 + len(first) + len(command) <= cells:
         lines[0] = (*lines[0], Span(command, "muted"))
     return Item(None, tuple(lines))
 
