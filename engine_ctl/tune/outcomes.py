@@ -113,9 +113,12 @@ def _work(asked: BenchSettings, done: BenchSettings) -> float:
     return share
 
 
-def left(ctx: Context, made: SweepRecord, state: SweepState, rung: int) -> str:
-    """`3 of 20, about 412 s left`."""
-    count = sum(not state.settled(p, rung) for p in made.order)
+def left(
+    ctx: Context, made: SweepRecord, state: SweepState, rung: int, points: Sequence[int]
+) -> str:
+    """`3 of 20, about 412 s left`, of the points of this rung."""
+    open_ = sum(not state.settled(p, rung) for p in points)
     seconds = forecast_of(ctx, made, state).seconds
     about = f", about {seconds:.0f} s left" if seconds is not None else ""
-    return f"{len(made.order) - count + 1} of {len(made.order)}{about}"
+    which = f"round {rung + 1}: " if last_rung(made) else ""
+    return f"{which}{len(points) - open_ + 1} of {len(points)}{about}"

@@ -47,11 +47,16 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def settings(*layers: Mapping[str, Any]) -> BenchSettings:
-    """Settings out of layers, later ones win (a profile's `bench:` section, then options).
+    """Settings out of layers, later ones win (a profile's `bench:` section, then options). One
+    that names other prompts forgets the lengths of those before.
 
     Raises Usage naming the key and, for an unknown one, the nearest."""
     merged: dict[str, Any] = {}
     for layer in layers:
+        if merged and {"path", "dataset"} & layer.keys():
+            # Lengths that were meant for other prompts do not count for these.
+            for name in ("input_len", "output_len"):
+                merged.pop(name, None)
         for key, value in layer.items():
             name = key.replace("-", "_")
             if name not in BenchSettings.__struct_fields__:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.operations.context import Context
@@ -148,7 +148,7 @@ class _Run:
                 if self.stopper.asked:
                     return
                 if not self.book.state.settled(index, rung):
-                    self._point(index, rung, count)
+                    self._point(index, rung, count, points)
             if rung < count - 1:
                 measured = self._measured(rung)
                 points = halving.survivors(self.goal, measured, self.made.order)
@@ -157,10 +157,12 @@ class _Run:
     def _measured(self, rung: int) -> dict[int, dict[str, Stat]]:
         return outcomes.measured(self.ctx, self.book.state, rung, self.made.order)
 
-    def _point(self, index: int, rung: int, rungs: int) -> None:
+    def _point(self, index: int, rung: int, rungs: int, points: Sequence[int]) -> None:
         point = self.made.points[index]
         began = time.monotonic()
-        self.tell(f"{label(point)}: {outcomes.left(self.ctx, self.made, self.book.state, rung)}")
+        self.tell(
+            f"{label(point)}: {outcomes.left(self.ctx, self.made, self.book.state, rung, points)}"
+        )
         self.book.note("trying", point=index, rung=rung)
         notes: list[str] = []
         try:

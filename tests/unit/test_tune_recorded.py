@@ -35,6 +35,16 @@ def test_answers_are_as_long_as_recorded_unless_told_otherwise(tmp_path: Path) -
     assert with_lengths(asked) == asked
 
 
+def test_lengths_meant_for_other_prompts_do_not_count(tmp_path: Path) -> None:
+    path = str(written(tmp_path, '{"prompt": "a"}'))
+    profile = {"input_len": 512, "output_len": 16, "concurrency": 4}
+    made = settings(profile, {"path": path})
+    assert (made.input_len, made.output_len, made.concurrency) == (None, None, 4)
+    assert settings(profile, {"path": path, "output_len": 9}).output_len == 9
+    assert settings({**profile, "path": path}, {"requests": 5}).output_len == 16
+    assert settings(profile, {"requests": 5}).output_len == 16
+
+
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
