@@ -36,13 +36,13 @@ class TuneScreen(DetailScreen):
     KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = (
         ("c", "chart", ""),
         ("B", "save best", ""),
-        ("e", "report", ""),
+        ("X", "export", ""),
         ("/", "filter", "filter"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "chart", show=False),
         Binding("B", "save_best", show=False),
-        Binding("e", "report", show=False),
+        Binding("X", "report", show=False),
     ]
     DEFAULT_CSS = """
     TuneScreen #chart { height: 45%; display: none; padding: 0 2; }

@@ -139,7 +139,9 @@ def _line(found: Comparison, columns: Sequence[Column], point: Row) -> Line:
 def _note(point: Row) -> Span:
     if point.state in ("refused", "failed"):
         style = "warn" if point.state == "refused" else "error"
-        return Span(f"{point.state}: {clean(point.reason)}", style)
+        # The whole sentence stands below the selected point.
+        said = point.reason.partition(" refuses it: ")[2] or point.reason
+        return Span(f"{point.state}: {clean(said)}", style)
     if point.state == "trying":
         return Span("measuring …", "info")
     if point.state == "pending":

@@ -11,6 +11,9 @@ from engine_ctl.tune.goal import RATES
 from engine_ctl.tune.points import shown
 from engine_ctl.tune.rows import Comparison, Row
 
+# A limit beyond so many times the greatest value is not drawn.
+FAR = 1.5
+
 
 @dataclass(frozen=True, slots=True)
 class Dot:
@@ -67,9 +70,15 @@ def pareto(found: Comparison) -> Chart | None:
     if len(dots) < 2:
         return None
     line = tuple((dot.x, dot.y) for dot in frontier(dots))
-    limits = [c.limit for c in found.goal.conditions if c.metric == latency]
     title = f"{rate} against {latency}"
-    return Chart(title, f"{latency} (ms)", rate, dots, line, limit=limits[0] if limits else None)
+    return Chart(title, f"{latency} (ms)", rate, dots, line, limit=_limit(found, latency, dots))
+
+
+def _limit(found: Comparison, latency: str, dots: Sequence[Dot]) -> float | None:
+    """The goal's limit, where it does not squeeze the dots into a corner."""
+    far = FAR * max(dot.x for dot in dots)
+    limits = [c.limit for c in found.goal.conditions if c.metric == latency and c.limit <= far]
+    return limits[0] if limits else None
 
 
 def parameters(found: Comparison) -> tuple[Chart, ...]:

@@ -131,7 +131,7 @@ async def test_the_best_point_is_saved_and_a_report_written(until: Any) -> None:
         await pilot.press(*["backspace"] * 4, *"fast", "enter")
         await until(pilot, lambda: "saved it" in painted(app))
         assert ("save_best", "s1", "fast") in ops.calls
-        await pilot.press("e")
+        await pilot.press("X")
         await until(pilot, lambda: "commands to repeat" in painted(app))
         await pilot.press(*"/tmp/r.html", "enter")
         await until(pilot, lambda: "wrote it" in painted(app))
