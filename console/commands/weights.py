@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def weights(fields: bool, as_json: bool) -> None:
     """Preload daemons: ranks, sockets, fingerprints, clients and verdicts."""
     from engine_ctl.operations.context import Context
-    from engine_ctl.operations.weights import views
+    from engine_ctl.operations.weights_views import views
 
     found = views(Context())
     if as_json:

@@ -24,7 +24,15 @@ from engine_ctl.answers import (
 )
 from engine_ctl.errors import Failed, NotFound
 from engine_ctl.model import Event
-from engine_ctl.operations import catalogue, explain, lifecycle, reaping, swapping, weights
+from engine_ctl.operations import (
+    catalogue,
+    explain,
+    lifecycle,
+    reaping,
+    swapping,
+    weights,
+    weights_views,
+)
 from engine_ctl.operations.context import Context
 from engine_ctl.state import event_filter, events
 from engine_ctl.swap.forecast import forecast as forecast_of
@@ -104,7 +112,7 @@ class DirectOperations:
         return f"{unit} released its weights"
 
     def weights(self) -> tuple[DaemonView, ...]:
-        return weights.views(self.ctx)
+        return weights_views.views(self.ctx)
 
     # Explanations
 

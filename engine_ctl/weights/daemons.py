@@ -267,7 +267,9 @@ def behind(
     compared with the weight files as they are now. A daemon that is not ours is asked by the
     runtime itself how its fingerprint differs (seconds). `strict` see `sockets.look`; `mismatches`
     are answers that a standby has already got about the engine's own keys."""
-    ours = {s: d for d in sights.daemons(store) for s in d.record.sockets}
+    # One that runs wins over one that had the socket before.
+    known_daemons = sorted(sights.daemons(store), key=lambda d: d.alive)
+    ours = {s: d for d in known_daemons for s in d.record.sockets}
     wanted = tuple(dict.fromkeys(k.socket for k in keys if k.socket is not None))
     judged = {path: sockets.judge(sockets.look(path, strict=strict)) for path in wanted}
     safe = [path for path in wanted if judged[path].may_connect]

@@ -16,13 +16,17 @@ import pytest
 
 from console.view import weights as view
 from engine_ctl.model import Kind, Phase
+from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.weights import other_daemons, views
+from engine_ctl.operations.weights import other_daemons
+from engine_ctl.operations.weights_views import views
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Store
-from engine_ctl.weights import records
+from engine_ctl.weights import daemons, records
 from engine_ctl.weights.records import RankKey, WeightsRecord
 from engine_ctl.weights.strangers import Stranger, strangers
+from profiles.model import Profile
+from tests.standin.observed import Written, recorded_log
 from tests.standin.rig import dirs_in
 
 # As a rank of `vllm preload` holds its socket and its lock.
@@ -132,3 +136,37 @@ def test_a_daemon_on_the_same_device_is_said_before_and_when_one_is_made(
         said = [line for line in other_daemons(ctx, [mine]) if f"pid {pid}" in line]
         assert len(said) == 1 and said[0].startswith("CPU-3 holds other weights as well: ")
         assert not [line for line in other_daemons(ctx, [other]) if f"pid {pid}" in line]
+
+
+def test_a_daemon_that_has_ended_claims_neither_the_socket_nor_the_starts_of_the_next(
+    directory: Path, tmp_path: Path
+) -> None:
+    """Two units of one device follow each other at one socket."""
+    path = path_in(directory, "CPU-3")
+    written = Written(tmp_path)
+    try:
+        for unit, ended in (("aa-weights", False), ("zz-weights", True)):
+            written.unit(unit, Kind.PRELOAD)
+            run = written.run(unit)
+            written.ready(run)
+            records.write(run, WeightsRecord(keys=[RankKey(socket=path, fields={"dtype": unit})]))
+            if ended:
+                written.request(run)
+                written.exit(run, requested=True)
+        written.unit("aa")
+        run = written.run("aa")
+        log = recorded_log("h200-vllm-0.33.0/11_ipc")[0]
+        written.log(run, log[: log.index(b"startup complete.") + 18])
+        written.ready(run, 3.0)
+        key = RankKey(socket=path, fields={"dtype": "aa-weights"})
+        records.write(run, WeightsRecord(keys=[key], daemon="aa-weights/1"))
+        run_facts.refresh(run.dir)
+        shown = {v.unit: v for v in views(Context(written.dirs)) if v.unit}
+        assert shown["aa-weights"].verdicts == (("mapped", 1),)
+        assert shown["aa-weights"].clients == ("aa/1",)
+        ended = shown["zz-weights"]
+        assert (ended.verdicts, ended.socket_state, ended.clients) == ((), "", ())
+        behind = daemons.behind(written.store, Profile(name="p"), [key], "/no/python", {}, False)
+        assert behind[path].key == key and behind[path].run == "aa-weights/1"
+    finally:
+        written.close()
