@@ -42,6 +42,7 @@ from engine_ctl.tune.settings import (
     repeated_words,
     settings,
 )
+from profiles.argv import environment
 from profiles.diff import masked
 from profiles.effective import mask_argv
 from profiles.model import EnvRef, Profile
@@ -139,7 +140,7 @@ def measure(
         runtime={"name": runtime.name, "version": runtime.version, "platform": runtime.platform},
         hardware=hardware.describe(sampler.readings, tuple(spec.gpus)),
         engine_run=engine.id,
-        serve_command=list(mask_argv(spec.display_argv)),
+        serve_command=[*repeating_env(profile), *mask_argv(spec.display_argv)],
         start=start_summary(engine),
         settings=made,
         command=["vllm", *mask_argv(bench_words(made, target, seed, ".", "result.json"))],
@@ -189,6 +190,14 @@ def shown_profile(profile: Profile) -> dict[str, Any]:
     shown: dict[str, Any] = catalogue.plain(profile)
     shown["env"] = {name: masked(name, value) for name, value in profile.env.items()}
     return shown
+
+
+def repeating_env(profile: Profile | None) -> list[str]:
+    """What goes before a command to repeat it: `env NAME=VALUE …`. Secrets are left to whoever
+    repeats it."""
+    values = environment(profile)[0] if profile is not None else {}
+    words = [f"{name}={value}" for name, value in values.items() if masked(name, value) == value]
+    return ["env", *words] if words else []
 
 
 def keep(ctx: Context, record: BenchRecord, tell: Tell) -> None:

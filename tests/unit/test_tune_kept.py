@@ -17,15 +17,16 @@ from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.state.records import RunSpec
-from engine_ctl.tune import history, journal, keeping, records, rows
+from engine_ctl.tune import history, journal, keeping, outcomes, records, rows
 from engine_ctl.tune.goal import parse_goal
 from engine_ctl.tune.history import Filter
-from engine_ctl.tune.journal import Entry, SweepRecord, replay
-from engine_ctl.tune.operation import document, shown_profile, summary
+from engine_ctl.tune.journal import Entry, SweepRecord, SweepState, replay
+from engine_ctl.tune.operation import document, repeating_env, shown_profile, summary
 from engine_ctl.tune.records import BenchRecord, StartSummary, statistics
 from engine_ctl.tune.report import html as page
 from engine_ctl.tune.report import markdown
 from engine_ctl.tune.results import BenchResult
+from engine_ctl.tune.settings import BenchSettings
 from engine_ctl.tune.shapes import Dot, frontier, parameters, pareto
 from engine_ctl.tune.svg import ticks
 from profiles.model import EnvRef, Profile
@@ -354,3 +355,49 @@ def test_what_scripts_get_of_a_bench(ctx: Context) -> None:
     assert found["ttft"]["p95"] == 100.0 and found["seconds"] == 12.5
     assert summary(record) == "105 tok/s ±5%, ttft p95 100 ms" == found["summary"]
     assert parse_goal("throughput").meets(record.stats)
+
+
+def test_a_command_to_repeat_has_the_environment_but_no_secret() -> None:
+    env: dict[str, str | EnvRef] = {
+        "VLLM_USE_X": "1 2",
+        "HF_TOKEN": "hf_secret",
+        "OTHER": EnvRef(from_env="OTHER"),
+    }
+    profile = Profile(name="p", model="/m", gpus=[1], env=env)
+    words = repeating_env(profile)
+    assert words[0] == "env" and "VLLM_USE_X=1 2" in words and "CUDA_VISIBLE_DEVICES=1" in words
+    assert not any("TOKEN" in word or "OTHER" in word for word in words)
+    assert repeating_env(Profile(name="p", model="/m")) == [] == repeating_env(None)
+
+
+def test_a_limit_is_drawn_where_it_is_near(ctx: Context) -> None:
+    benches = [bench(ctx, [100.0], 100.0).id, bench(ctx, [200.0], 400.0).id]
+    for limit, drawn in ((500, 500.0), (50, 50.0), (5000, None)):
+        chart = pareto(rows.compare(ctx, benches, f"throughput where ttft_p95<{limit}ms"))
+        assert chart is not None and chart.limit == drawn
+
+
+def test_the_time_of_a_sweep_is_forecast_by_earlier_ones(ctx: Context) -> None:
+    made = sweep(ctx, [{"max_num_seqs": 1}, {"max_num_seqs": 2}])
+    nothing = outcomes.forecast_of(ctx, made, SweepState())
+    assert nothing.seconds is None and nothing.restarts == 3
+    earlier = sweep(ctx, [{"max_num_seqs": 8}])
+    with journal.writing(ctx.dirs, earlier.id) as book:
+        book.note("done", point=0, swap_s=4.0, wall_s=9.0, vllm_s=8.0)
+    asked = BenchSettings(requests=32, repeats=3)
+    bench(ctx, [100.0], seconds=10.0, settings=asked)
+    # Two points of twice the requests, and three restarts.
+    assert outcomes.forecast_of(ctx, made, SweepState()).seconds == 3 * 4.0 + 2 * 20.0
+
+
+def test_stokers_share_is_that_of_all_steps() -> None:
+    state = replay(
+        [
+            Entry(at=0, what="begun"),
+            Entry(at=1, what="checked", wall_s=2.0, vllm_s=1.5),
+            Entry(at=2, what="failed", point=1, wall_s=9.0),
+            Entry(at=3, what="done", point=0, bench="b1", wall_s=20.0, vllm_s=19.5),
+            Entry(at=4, what="ended", wall_s=3.0, vllm_s=2.5),
+        ]
+    )
+    assert (state.wall_s, state.vllm_s) == (25.0, 23.5)
