@@ -16,6 +16,7 @@ from engine_ctl.logs.errors import (
     joined,
     survey,
 )
+from engine_ctl.logs.excerpt import excerpt, shortened
 from engine_ctl.logs.lines import Record, records_of
 from engine_ctl.logs.milestones import Step
 from engine_ctl.logs.observations import RunFacts, cause_of_facts, cause_of_notes
@@ -29,8 +30,6 @@ from engine_ctl.model import Cause, Phase, Verdict
 
 LONGEST = 2000
 LONGEST_TEXT = 8000
-HEAD_BYTES = 8 << 20
-TAIL_BYTES = 16 << 20
 _HEADS = (
     "non-default args: ",
     "vLLM server version",
@@ -68,7 +67,7 @@ def classify(data: bytes | str, facts: RunFacts | None = None) -> Cause | None:
     one counts. `facts` are observations from outside the log (exit record, NVML, ports)."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     run = facts or RunFacts()
-    records = list(records_of(raw))
+    records = list(records_of(shortened(raw)))
     shared = shared_port(records)
     if shared is not None:
         return shared
@@ -85,18 +84,10 @@ def classify(data: bytes | str, facts: RunFacts | None = None) -> Cause | None:
 
 
 def classify_file(path: Path, facts: RunFacts | None = None) -> Cause | None:
-    """The root cause from a log file of any size: the start and the end of a big one are read.
+    """The root cause from a log file of any size (see `excerpt` for what is read of a big one).
 
     Raises OSError when the file cannot be read."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        if size <= HEAD_BYTES + TAIL_BYTES:
-            return classify(file.read(), facts)
-        head = file.read(HEAD_BYTES)
-        file.seek(size - TAIL_BYTES)
-        tail = file.read()
-    return classify(head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :], facts)
+    return classify(excerpt(path), facts)
 
 
 def _told(records: Sequence[Record]) -> _Story:

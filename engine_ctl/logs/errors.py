@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from engine_ctl.logs.excerpt import LONG_RECORD, condensed
 from engine_ctl.logs.lines import Record
 from engine_ctl.logs.milestones import Step
 
 WORKER, ENGINE, PARENT = 0, 1, 2
 LONGEST_LINE = 2000
 """Characters of a line that are kept to be shown."""
-_LONGEST_RAW = 200_000
-"""Characters of raw lines that are read as one exception: a message, not a binary file."""
 FATAL, REPORTED, HANDLED, CONSEQUENCE = 0, 1, 2, 3
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -122,8 +121,17 @@ def rank_of(process: str | None) -> int:
 
 def joined(records: Sequence[Record]) -> list[Record]:
     """Records with the lines of one error joined even where the log lost the sign for it (the
-    carriage return): neighbours with the very same prefix at an error level."""
+    carriage return): neighbours with the very same prefix at an error level. Very long ones are
+    condensed."""
     out: list[Record] = []
+    texts: list[str] = []
+
+    def close() -> None:
+        if len(texts) > 1:
+            out[-1] = msgspec.structs.replace(out[-1], message="\n".join(texts))
+        if out:
+            out[-1] = condensed(out[-1])
+
     for record in records:
         last = out[-1] if out else None
         if (
@@ -135,11 +143,14 @@ def joined(records: Sequence[Record]) -> list[Record]:
             and record.process == last.process
             and not _STANDS_ALONE.match(record.message)
         ):
-            message = f"{last.message}\n{record.message}"
+            texts.append(record.message)
             length = record.offset + record.length - last.offset
-            out[-1] = msgspec.structs.replace(last, message=message, length=length)
+            out[-1] = msgspec.structs.replace(last, length=length)
         else:
+            close()
+            texts = [record.message]
             out.append(record)
+    close()
     return out
 
 
@@ -219,13 +230,13 @@ def _continued(records: Sequence[Record], index: int) -> tuple[str, int]:
     """The message of a raw exception goes on in the raw lines behind it: the whole text and the
     index of its last record."""
     head = records[index]
-    parts = [head.message[:_LONGEST_RAW]]
+    parts = [head.message[:LONG_RECORD]]
     chained = False
     size = len(head.message)
     for record in records[index + 1 : index + 40]:
         size += len(record.message)
         if (
-            size > _LONGEST_RAW
+            size > LONG_RECORD
             or record.shape != "raw"
             or (record.level is not None and not record.message.startswith(TRACEBACK))
             or record.process != head.process

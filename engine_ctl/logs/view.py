@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_ctl.logs.blocks import LOOKBACK, EveryLine, Found, Scan, lines_of
@@ -160,12 +161,13 @@ def part(line: bytes) -> Part:
     return Part(found[1] or b"", None, b"", text)
 
 
-def telling_stretches(data: bytes) -> list[tuple[int, int]]:
-    """Where lines stand that may be warnings or errors: stretches of whole lines, each with the
-    lines behind it that may belong to it. All others need not be taken apart."""
+def telling_stretches(data: bytes, words: Sequence[bytes] = _WORDS) -> list[tuple[int, int]]:
+    """Where lines stand that may be warnings or errors, by the words that these have: stretches of
+    whole lines, each with the lines behind it that may belong to it. All others need not be taken
+    apart."""
     finder = Finder(data)
     starts: set[int] = set()
-    for word in _WORDS:
+    for word in words:
         at = finder.find(word, 0)
         while at >= 0:
             start = at + 1 if word[:1] == b"\n" else data.rfind(b"\n", 0, at) + 1

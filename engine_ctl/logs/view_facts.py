@@ -59,7 +59,7 @@ def first_error(file: LogFile) -> int | None:
         cause = None
     text = (cause.line or "").strip().splitlines()[0][:200] if cause and cause.line else ""
     for needle in dict.fromkeys((text, json.dumps(text)[1:-1], text[-60:])):
-        if len(needle) > 5 and (found := _first(file, Query(needle))) is not None:
+        if len(needle) > 5 and (found := first_line_with(file, needle)) is not None:
             return found
     scan = ViewScan(Choice(level=ERROR), False, Opened())
     for block in range(-(-file.size // BLOCK)):
@@ -69,7 +69,9 @@ def first_error(file: LogFile) -> int | None:
     return None
 
 
-def _first(file: LogFile, query: Query) -> int | None:
+def first_line_with(file: LogFile, text: str) -> int | None:
+    """Where the first line begins that has a text."""
+    query = Query(text)
     for block in range(-(-file.size // BLOCK)):
         start, data, _ = lines_of(file, block)
         for at in query.starts(data):

@@ -210,6 +210,7 @@ class _Log:
     """Head and tail of a log file of any size."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd: int | None = None
         self.size = 0
         try:
@@ -227,13 +228,14 @@ class _Log:
             return b""
 
     def ends(self) -> bytes:
-        """Head and tail, or all of a log that is not larger than both."""
-        head = self.read(0, HEAD_BYTES)
-        begin = max(len(head), self.size - TAIL_BYTES)
-        tail = self.read(begin, max(0, self.size - begin))
-        if begin > len(head):
-            return head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :]
-        return head + tail
+        """Head and tail, or all of a log that is not larger than both, with what may be an error
+        between them."""
+        from engine_ctl.logs.excerpt import excerpt
+
+        try:
+            return excerpt(self._path, HEAD_BYTES, TAIL_BYTES)
+        except OSError:
+            return b""
 
     def close(self) -> None:
         if self._fd is not None:

@@ -9,7 +9,9 @@ from typing import Any
 from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
-from engine_ctl.logs.classify import classify
+from engine_ctl.logs.classify import classify_file
+from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.view_facts import first_line_with
 from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import snapshots
@@ -44,7 +46,12 @@ def read_log(path: Path) -> bytes:
 
 def why_file(path: Path) -> dict[str, Any] | None:
     """`{"category", "hint", "line", "evidence"}` of a log file; None when it is healthy."""
-    cause = classify(read_log(path))
+    try:
+        cause = classify_file(path)
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
     if cause is None:
         return None
     return {
@@ -137,8 +144,10 @@ def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
     was expected to be free at the start."""
     lines = []
     try:
-        text = read_log(run.log)[-(1 << 20) :].decode(errors="replace")
-    except StokerError:
+        with run.log.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - (1 << 20), 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
         text = ""
     for gpu, total, free, own in dict.fromkeys(_OOM.findall(text)):
         mine = f", {own} of this process" if own else ""
@@ -198,12 +207,11 @@ def _offset(run: Run, known: run_facts.RunFacts) -> int | None:
     """Where the cause's line stands in the log, in bytes."""
     if known.cause is None or not known.cause.line:
         return None
-    needle = known.cause.line.strip().splitlines()[0][:200].encode()
+    needle = known.cause.line.strip().splitlines()[0][:200]
     try:
-        found = read_log(run.log).find(needle)
-    except StokerError:
+        return first_line_with(LogFile(run.log), needle)
+    except OSError:
         return None
-    return found if found >= 0 else None
 
 
 def _changed(ctx: Context, run: Run) -> tuple[tuple[Fix, ...], str]:

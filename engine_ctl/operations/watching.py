@@ -50,10 +50,10 @@ class StartWatch:
         record = self.run.exit()
         if record is not None and record.error:
             return record.error
-        from engine_ctl.logs.classify import classify
+        from engine_ctl.logs.classify import classify_file
 
         try:
-            found = classify(self.run.log.read_bytes())
+            found = classify_file(self.run.log)
         except OSError:
             found = None
         if found is not None:

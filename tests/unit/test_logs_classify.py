@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_ctl.logs import classify as module
+from engine_ctl.logs import excerpt
 from engine_ctl.logs.classify import classify, classify_file
 from engine_ctl.logs.observations import RunFacts
 from engine_ctl.model import Verdict
@@ -156,8 +156,8 @@ def test_bytes_text_and_files_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "log"
     path.write_bytes(data)
     assert classify_file(path) == classify(data) == classify(data.decode())
-    monkeypatch.setattr(module, "HEAD_BYTES", 4000)
-    monkeypatch.setattr(module, "TAIL_BYTES", 9000)
+    monkeypatch.setattr(excerpt, "HEAD_BYTES", 4000)
+    monkeypatch.setattr(excerpt, "TAIL_BYTES", 9000)
     big = data[:4000] + b"INFO:     filler\n" * 20_000 + data[4000:]
     path.write_bytes(big)
     cause = classify_file(path)
