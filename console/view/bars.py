@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -92,14 +92,15 @@ def sparkline(values: Sequence[float], cells: int, top: float | None = None) -> 
     if not values or cells <= 0:
         return ""
     shown = [_highest(share) for share in _shares_of(values, cells)]
-    ceiling = top or _highest(shown)
-    if not ceiling > 0:
-        return "".join(" " if isnan(value) else _SPARKS[0] for value in shown)
+    ceiling = top or _highest([value for value in shown if isfinite(value)])
+    return "".join(" " if isnan(value) else _spark(value, ceiling) for value in shown)
+
+
+def _spark(value: float, ceiling: float) -> str:
+    if value <= 0 or not ceiling > 0:
+        return _SPARKS[0]
     last = len(_SPARKS) - 1
-    return "".join(
-        " " if isnan(value) else _SPARKS[min(last, max(0, round(value / ceiling * last)))]
-        for value in shown
-    )
+    return _SPARKS[round(min(value / ceiling, 1.0) * last)]
 
 
 def _shares_of(values: Sequence[float], cells: int) -> list[Sequence[float]]:

@@ -48,7 +48,8 @@ def items(unit: UnitView, cells: int) -> list[Item]:
     load = unit.load
     if load is None:
         text = "No figures: the engine does not answer on /metrics (not ready, or no stats asked)."
-        return [Item(None, ((), line(Span("  " + text, "muted"))))]
+        lines = [line(Span("  " + told, "muted")) for told in wrap(text, max(cells - 4, 20))]
+        return [Item(None, ((), *lines))]
     found = [Item(None, tuple(_hints(unit, cells)))]
     rejected = _rejections(load)
     if rejected:

@@ -62,7 +62,12 @@ def _failure(card: FailureCard, now: float, cells: int) -> list[Item]:
 def _fallback(unit: UnitView, cells: int) -> list[Item]:
     lines: list[Line] = [
         (),
-        line(Span("  "), Span(clean(unit.run or unit.unit), "bold"), Span(" fell back: ", "warn")),
+        clip_line(
+            line(
+                Span("  "), Span(clean(unit.run or unit.unit), "bold"), Span(" fell back: ", "warn")
+            ),
+            cells,
+        ),
         (),
     ]
     for reason in unit.reasons:
@@ -101,7 +106,8 @@ def _row(
 ) -> list[Line]:
     head = _pad(label, cells)
     if len(label) > _room(cells):
-        return [line(Span(f"  {label}", style)), *_row("", text, cells, style, body, limit)]
+        head_of = clip_line(line(Span(f"  {label}", style)), cells)
+        return [head_of, *_row("", text, cells, style, body, limit)]
     first, *rest = wrap(text, max(cells - len(head) - 1, 20), limit) or [""]
     return [
         line(Span(head, style), Span(first, body)),

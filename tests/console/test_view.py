@@ -335,6 +335,8 @@ def test_a_history_with_gaps_is_drawn_with_gaps(cells: int) -> None:
         assert len(drawn) == min(cells, len(values))
     assert bars.sparkline((gap, 1.0, gap, 4.0), 4) == " ▃ █"
     assert bars.sparkline((gap, 0.0), 2) == " ▁"
+    assert bars.sparkline((float("inf"), 1.0, 2.0), 3) == "█▅█"
+    assert bars.sparkline((float("inf"),), 1) == "▁"
 
 
 def test_a_unit_whose_history_begins_unknown_is_a_row() -> None:
