@@ -5,9 +5,9 @@
 Every point is measured as `stoker bench` does without options (512 tokens in, 128 out, 16 at once,
 4 warm-ups, three times), with 64 to 128 requests: as many as let the sweep fit in the time. That is
 a small bench; vLLM's own default is 1000 requests. Prints where the sweep's wall time went, from
-its first check to the end of putting the unit back. vLLM's are the end of an engine from the request
-on, its check of the arguments, its start to the first answer on /health, and the life of the
-benchmark's process; all the rest is Stoker's.
+its first check to the end of putting the unit back. vLLM's are the end of an engine from the
+request on, its check of the arguments, its start to the first answer on /health, and the life of
+the benchmark's process; all the rest is Stoker's.
 """
 
 from __future__ import annotations
