@@ -33,9 +33,9 @@ from profiles.model import Stop
 from tests.engine.conftest import CpuRuntime
 from tests.standin.rig import dirs_in, free_port, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-QUICK = Stop(ask_s=8.0, ask_again_s=4.0, kill_s=5.0)
+QUICK = Stop(ask_s=60.0, ask_again_s=30.0, kill_s=30.0)
 READY_S = 120.0
 
 
@@ -358,12 +358,31 @@ def test_another_environment_is_refused_before_anything_runs(
     assert lifecycle.find(store, other.identity()) is None
 
 
+def test_a_runtime_that_was_changed_underneath_is_refused(
+    standing: Standing, engines: Engines, wanted: Wanted
+) -> None:
+    file = Path(wanted.runtime.package) / "version.py"
+    info, before = file.stat(), wanted.identity()
+    run = engines.run()
+    try:
+        os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns + 1_000_000_000))
+        with pytest.raises(Refused, match="vLLM was changed underneath"):
+            lifecycle.become(standing, run)
+        assert lifecycle.is_outdated(standing, wanted.runtime)
+        # What wants one now wants another.
+        assert wanted.identity() != before
+    finally:
+        os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
+    assert run.identity() is None
+    assert not lifecycle.is_outdated(standing, wanted.runtime)
+
+
 def test_garbage_on_the_socket(standing: Standing, client: Client) -> None:
     import socket
 
     for garbage in (b"\x00\xff\n", b"{}\n", b"x" * (2 << 20)):
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(100)
             connection.connect(str(standing.socket))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(garbage)

@@ -54,7 +54,7 @@ class World:
             "model": str(self.model),
             "args": {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 8},
             "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-            "stop": {"ask_s": 8, "ask_again_s": 4, "kill_s": 5},
+            "stop": {"ask_s": 60, "ask_again_s": 30, "kill_s": 30},
         }
         for key, value in changes.items():
             data[key] = {**data[key], **value} if isinstance(data.get(key), dict) else value
@@ -75,6 +75,20 @@ class World:
         if wait:
             process.wait(READY_S)
         return process
+
+    def killed(self, code: str, *words: str) -> int:
+        """Run a `stoker` command in which `code` has set a trap; its exit status, as subprocess
+        says it (-9: it was killed)."""
+        program = f"import sys\n{code}\nfrom console.main import run\nsys.exit(run(sys.argv[1:]))"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            env={**os.environ, **self.env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=READY_S,
+        )
+        print(done.stderr.decode(errors="replace")[-2000:])  # shown when the test fails
+        return done.returncode
 
     def document(self, *words: str) -> Any:
         process = self.command(*words, "--json", wait=False)
@@ -105,7 +119,7 @@ class World:
             standbys.stop(self.ctx.store, standing.unit, by="test")
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = READY_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{condition} was not met in {seconds:.0f} s"
@@ -119,7 +133,7 @@ def free_port() -> int:
         return port
 
 
-def complete(port: int, model: str, tokens: int = 4, timeout: float = 60.0) -> str:
+def complete(port: int, model: str, tokens: int = 4, timeout: float = 120.0) -> str:
     """One greedy completion by HTTP, as a client would: its number of tokens and its text (random
     weights may say half a character, which is no text)."""
     body = {

@@ -209,6 +209,7 @@ class Serving:
             timeout=250,
             cwd=Path(__file__).parents[2],
         )
+        print(done.stderr.decode(errors="replace")[-2000:])  # shown when the test fails
         return done.returncode
 
     def close(self) -> None:
