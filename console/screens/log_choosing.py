@@ -1,0 +1,127 @@
+"""Choosing what of which log is shown: processes, phases, errors, other runs, several units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from console.screens.log_choose import LogChoose
+from console.screens.log_reading import LogReading
+from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
+
+if TYPE_CHECKING:
+    from engine_ctl.logs.view_facts import Stretch
+
+
+class LogChoosing(LogReading):
+    """Keys that ask the log, or the reader, what there is to choose from."""
+
+    def do_process(self) -> None:
+        state = self.state
+        if state is None:
+            return
+        files = state.files
+
+        def ask() -> list[str]:
+            from engine_ctl.logs import view_facts
+
+            return list(dict.fromkeys(n for f in files for n in view_facts.processes_of(f)))
+
+        def choose(names: list[str]) -> None:
+            options = [(name or "-", name or "lines without a process") for name in names]
+            known = [name or "-" for name in state.choice.processes or ()]
+
+            def chosen(keys: tuple[str, ...] | None) -> None:
+                if keys is not None:
+                    wanted = frozenset("" if key == "-" else key for key in keys)
+                    self._choose(processes=wanted or None)
+
+            self.app.push_screen(LogChoose("Lines of", options, known), chosen)
+
+        self._ask(ask, choose)
+
+    def do_phase(self) -> None:
+        state = self.state
+        if state is None or state.merged:
+            self.stoker.say("A merge has no phases.", "warn")
+            return
+
+        def choose(stretches: tuple[Stretch, ...]) -> None:
+            options = [(str(i), str(part.phase)) for i, part in enumerate(stretches)]
+
+            def chosen(keys: tuple[str, ...] | None) -> None:
+                if keys is None:
+                    return
+                if not keys:
+                    self._phase = ""
+                    self._choose(start=0, end=None)
+                    return
+                part = stretches[int(keys[0])]
+                self._phase = str(part.phase)
+                self.body.follow = False
+                self._choose(start=part.start, end=part.end)
+                self.body.go_to(part.start)
+
+            self.app.push_screen(LogChoose("Lines of the phase", options, (), False), chosen)
+
+        def ask() -> tuple[Stretch, ...]:
+            from engine_ctl.logs import view_facts
+
+            return view_facts.phases_of(state.files[0])
+
+        self._ask(ask, choose)
+
+    def do_error(self) -> None:
+        state = self.state
+        if state is None:
+            return
+
+        def go(offset: int | None) -> None:
+            if offset is None:
+                self.stoker.say("No error in this log.", "ok")
+                return
+            self.body.go_to(offset)
+
+        def ask() -> int | None:
+            from engine_ctl.logs import view_facts
+
+            return view_facts.first_error(state.files[0])
+
+        self._ask(ask, go)
+
+    def do_run_before(self) -> None:
+        self._other_run(-1)
+
+    def do_run_after(self) -> None:
+        self._other_run(1)
+
+    def _other_run(self, step: int) -> None:
+        number = run_number(self._paths[0]) if len(self._paths) == 1 else None
+        if number is None:
+            self.stoker.say("This log belongs to no run.", "warn")
+            return
+        self._runs = runs_beside(self._paths[0])
+        others = [n for n in self._runs if (n - number) * step > 0]
+        if not others:
+            word = "earlier" if step < 0 else "later"
+            self.stoker.say(f"{self.name_of_unit} has no {word} run.", "warn")
+            return
+        other = others[-1] if step < 0 else others[0]
+        self._open((log_of(self._paths[0], other),), self._names)
+        self._show_titles()
+
+    def do_merge(self) -> None:
+        snapshot = self.stoker.snapshot
+        units = [u for u in snapshot.units if u.log] if snapshot else []
+
+        def chosen(keys: tuple[str, ...] | None) -> None:
+            if keys is None:
+                return
+            taken = [u for u in units if u.unit in (keys or tuple(u.unit for u in units))]
+            if len(taken) == 1:
+                self.name_of_unit = taken[0].unit
+            self._open(tuple(Path(u.log or "") for u in taken), tuple(u.unit for u in taken))
+            self._show_titles()
+
+        options = [(u.unit, u.unit) for u in units]
+        self.app.push_screen(LogChoose("Logs merged by time", options, self._names), chosen)
