@@ -27,19 +27,31 @@ FILES = (
     "weights.json",
 )
 _SECRET = re.compile(
-    rb"(?i)((?:api[-_]?key|token(?!s|iz)|secret|password|authorization)\w*[\"']?\s*[:=,]\s*\[?[\"']?"
-    rb"(?:bearer\s+)?)([^\s\"',\]}]{4,})"
+    rb"(?i)((?:api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|token(?!s|iz|_id|_type)|secret|"
+    rb"passw(?:or)?d|passphrase|credentials?|authorization|cookie)\w*[\"']?\s*[:=]\s*\[?[\"']?"
+    rb"(?:(?:bearer|basic|token)\s+)?)([^\s\"',\]}]{4,})"
 )
+_SIGNED = re.compile(
+    rb"(?i)([?&](?:sig|signature|key|token|x-(?:amz|goog)-[\w-]+|awsaccesskeyid)=)[^&\s\"']+"
+)
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 _OPTION = re.compile(
-    rb"(?i)(--[\w-]*(?:api-key|token|secret|password)\s+[\"']?)([^\s\"'-][^\s\"']{3,})"
+    rb"(?i)(--[\w-]*(?:api-key|token|secret|password)(?:[\"']\s*,\s*|\s+)[\"']?)([^\s\"'-][^\s\"']{3,})"
 )
 _IN_URL = re.compile(rb"(://[^/\s:@]*:)[^@\s/]+@")
-_KNOWN = re.compile(rb"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,})")
+_KNOWN = re.compile(
+    rb"\b(?:hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[opsu]_[A-Za-z0-9]{16,}|"
+    rb"github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{12,}|nvapi-[A-Za-z0-9_-]{12,}|"
+    rb"AKIA[A-Z0-9]{12,}|xox[abps]-[A-Za-z0-9-]{8,}|"
+    rb"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,})"
+)
 
 
 def redact(data: bytes) -> bytes:
     """Text without secrets and without the operator's home directory."""
+    data = _BLOCK.sub(rb"-----\1 ****-----", data)
     data = _SECRET.sub(rb"\1****", data)
+    data = _SIGNED.sub(rb"\1****", data)
     data = _OPTION.sub(rb"\1****", data)
     data = _IN_URL.sub(rb"\1****@", data)
     data = _KNOWN.sub(b"****", data)

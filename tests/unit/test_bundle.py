@@ -28,6 +28,17 @@ SECRET = "Zq8vT3xLw9"
         f"proxy https://me:{SECRET}@proxy.example/x",
         f"vllm preload --seed-token '{SECRET}'",
         f"hf_{SECRET}",
+        f"Authorization: Basic {SECRET}",
+        f"'Cookie': 'session={SECRET}'",
+        f"DB_PASSWD={SECRET}",
+        f"https://bucket.example/m.safetensors?X-Amz-Signature={SECRET}&x=1",
+        f"https://acc.blob.example/c?sv=2024&sig={SECRET}",
+        f"AccountKey={SECRET};EndpointSuffix=x",
+        f"GIT: ghp_{SECRET}{SECRET}",
+        f"nvapi-{SECRET}{SECRET}",
+        f"eyJ{SECRET}.{SECRET}.{SECRET}",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n",
     ],
 )
 def test_secrets_are_masked(text: str) -> None:
@@ -35,7 +46,20 @@ def test_secrets_are_masked(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["prompt tokens: 12345 tokens/s", "--max-num-batched-tokens 16384", "GPU 0 of 2"]
+    "text",
+    [
+        "prompt tokens: 12345 tokens/s",
+        "--max-num-batched-tokens 16384",
+        "GPU 0 of 2",
+        "Resolved architecture: KeyeForConditionalGeneration",
+        "tokenizer='org/model', tokenizer_mode=auto",
+        "KeyError: 'model.layers.0.weight'",
+        "WeightCacheKey(dtype=bfloat16, checkpoint=abcd)",
+        "http://127.0.0.1:8000/v1/models?limit=10",
+        "non-default args: {'max_model_len': 1000, 'hf_overrides': {'rope_theta': 2}}",
+        "['num_tokens_no_spec', 'token_ids_gpu', 'hidden_states']",
+        "['nvfp4_per_token', 'mxfp8', 'BertForTokenClassification', 'Clef']",
+    ],
 )
 def test_figures_are_kept(text: str) -> None:
     assert redact(text.encode()) == text.encode()
