@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine_ctl.logs.classify import classify
 from engine_ctl.logs.kernels import KernelFact, kernels_of
 
 HEAD = "(EngineCore pid=811) WARNING 11-21 08:02:17 [x.py:41] "
@@ -129,6 +130,30 @@ def test_a_fall_is_marked_with_its_line(text: str, topic: str, why: str) -> None
     assert fact.topic == topic
     assert why in fact.degraded
     assert fact.line.startswith(text[:40])
+
+
+SAID_TO_BE_SLOWER = (
+    "Using default FlyDSL MoE config. Performance might be sub-optimal! Config file not found",
+    "Using Mxfp8EmulationTritonExperts MoE backend. Weights are dequantized to BF16 on the fly",
+    "Layer 'model.layers.0.q_proj' is not supported by AutoAWQMarlin. Falling back to unoptimized "
+    "AWQ kernels.",
+    "This device lacks native FP4 compute; using weight-only FP4 via the Marlin kernel",
+    "Marlin requires thread-tile padding for some weight shapes in this model.",
+    "Custom collectives are disabled because this group does not support MNNVL multicast.",
+    "FlashInfer PCIe IPC all-reduce does not support dtype=float32; falling back to another "
+    "all-reduce backend.",
+    "`naive` all2all manager is not supported on CPU. Falling back to `allgather` manager.",
+    "Failed to initialize Flashinfer allreduce workspace. Flashinfer allreduce-norm fusion will be "
+    "disabled.",
+    "flashinfer is unavailable; vocab-parallel top-k uses torch.topk, at roughly half the speed.",
+    "flash attention 3 not available! fallback to flash attention 2 implementation",
+)
+
+
+@pytest.mark.parametrize("text", SAID_TO_BE_SLOWER)
+def test_an_excerpt_with_a_fall_is_degraded_kernels(text: str) -> None:
+    cause = classify(f"{HEAD}{text}\n")
+    assert cause is not None and cause.category == "kernels_degraded"
 
 
 def test_what_runs_instead_is_the_value() -> None:
