@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine_ctl.errors import Failed, Usage
-from engine_ctl.runtimes import readers
-from engine_ctl.runtimes.store import Runtime
+from engine_ctl.paths import Dirs
+from engine_ctl.runtimes import manage, readers
+from engine_ctl.runtimes.store import Runtime, RuntimeStore
 from engine_ctl.tune.recorded import lengths_known, with_lengths
 from engine_ctl.tune.settings import DEFAULT_OUTPUT, Target, bench_words, settings
 
@@ -79,3 +80,19 @@ def test_what_a_runtime_lacks_is_found_without_importing(monkeypatch: pytest.Mon
     assert said.endswith(f"run: {sys.executable} -m pip install no_such_module")
     with pytest.raises(Failed, match="cannot be run"):
         readers.lacking(runtime("/no/such/python"))
+
+
+def test_a_check_of_a_runtime_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = Dirs.from_env({"HOME": str(tmp_path)})
+    here = runtime(sys.executable)
+    RuntimeStore(dirs).save(here)
+    monkeypatch.setattr(manage, "missing", lambda _: None)
+    monkeypatch.setattr(manage, "verified", lambda *_, **__: here)
+    monkeypatch.setattr(manage.arguments, "read", lambda *_: None)
+    monkeypatch.setattr(readers, "READERS", ("json",))
+    assert manage.check(dirs, "mine") == (here, [])
+    monkeypatch.setattr(readers, "READERS", ("no_such_module",))
+    (said,) = manage.check(dirs, "mine")[1]
+    assert "no_such_module, with which vLLM reads recorded requests" in said
