@@ -90,7 +90,7 @@ def test_a_check_of_a_runtime_says_what_it_lacks(
     RuntimeStore(dirs).save(here)
     monkeypatch.setattr(manage, "missing", lambda _: None)
     monkeypatch.setattr(manage, "verified", lambda *_, **__: here)
-    monkeypatch.setattr(manage.arguments, "read", lambda *_: None)
+    monkeypatch.setattr("engine_ctl.runtimes.arguments.read", lambda *_: None)
     monkeypatch.setattr(readers, "READERS", ("json",))
     assert manage.check(dirs, "mine") == (here, [])
     monkeypatch.setattr(readers, "READERS", ("no_such_module",))
