@@ -272,9 +272,18 @@ def _packages(site: Path | None) -> int:
 
 def add_readers(python: Path, lock: int) -> bool:
     """Install what vLLM reads recorded requests with, as a wheel; whether it is there then. An
-    install does not fail for the lack of it: only such benches do, and say so."""
+    install does not fail for the lack of it: only such benches do, and say so. vLLM's own numpy
+    stays as it is."""
+    asked = subprocess.run(
+        [python, "-c", "import importlib.metadata as m; print('numpy==' + m.version('numpy'))"],
+        env=clean_environment({}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    wanted = [*READERS, *asked.stdout.split()]
     done = subprocess.run(
-        [python, "-m", "pip", "install", "--no-input", "--only-binary=:all:", *READERS],
+        [python, "-m", "pip", "install", "--no-input", "--only-binary=:all:", *wanted],
         env=clean_environment({}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
