@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,10 +245,12 @@ def kernels(ctx: Context, unit: str, reference: str | None = None) -> tuple[Kern
 
 
 def starts(ctx: Context, unit: str, limit: int = 30) -> tuple[StartRecord, ...]:
-    """The unit's starts, newest first, for the waterfall."""
-    found = []
-    disk_s: float | None = None
-    for run in ctx.store.runs(unit)[-limit:]:
+    """The unit's starts, newest first, for the waterfall. `disk_s` of one is the quickest start
+    of the same model from disk, of those that came the same way (standby or not) where there is
+    one."""
+    found: list[tuple[StartRecord, str | None]] = []
+    from_disk: dict[tuple[str | None, bool], float] = {}
+    for run in ctx.store.runs(unit):
         try:
             spec, known = run.spec(), facts_of(run)
             life = look(run, spec.kind)
@@ -255,19 +258,27 @@ def starts(ctx: Context, unit: str, limit: int = 30) -> tuple[StartRecord, ...]:
             continue
         if spec.kind not in (Kind.ENGINE, Kind.PRELOAD):
             continue
-        if known.verdict is not None and known.verdict.value in ("disk", "fallback"):
-            disk_s = known.start_s if disk_s is None else min(disk_s, known.start_s or disk_s)
-        found.append(
-            StartRecord(
-                run=run.id,
-                profile=spec.profile or "",
-                started=spec.created,
-                phases=known.start_phases(),
-                ready_s=known.start_s,
-                outcome=life.phase,
-                verdict=known.verdict,
-                standby=spec.via == "standby",
-                disk_s=disk_s,
-            )
+        standby = spec.via == "standby"
+        if known.verdict in (Verdict.DISK, Verdict.FALLBACK) and known.start_s is not None:
+            key = (spec.model, standby)
+            from_disk[key] = min(from_disk.get(key, known.start_s), known.start_s)
+        record = StartRecord(
+            run=run.id,
+            profile=spec.profile or "",
+            started=spec.created,
+            phases=known.start_phases(),
+            ready_s=known.start_s,
+            outcome=life.phase,
+            verdict=known.verdict,
+            standby=standby,
         )
-    return tuple(reversed(found))
+        found.append((record, spec.model))
+    return tuple(
+        replace(
+            record,
+            disk_s=from_disk.get(
+                (model, bool(record.standby)), from_disk.get((model, not record.standby))
+            ),
+        )
+        for record, model in reversed(found[-limit:])
+    )

@@ -74,3 +74,28 @@ def test_a_fall_back_is_explained(ctx: Context, monkeypatch: pytest.MonkeyPatch)
     mapped = msgspec.structs.replace(known, verdict=Verdict.MAPPED)
     monkeypatch.setattr(run_facts, "derive_facts", lambda _: mapped)
     assert explain.fell_back(ctx, "a") == ()
+
+
+def test_what_mapping_saved_is_against_disk_of_the_same_model(ctx: Context) -> None:
+    ctx.store.create("a", Kind.ENGINE, "p", "test")
+
+    def started(model: str, via: str, verdict: Verdict, start_s: float | None) -> None:
+        run = ctx.store.new_run(
+            RunSpec(unit="a", kind=Kind.ENGINE, argv=["x"], model=model, via=via)
+        )
+        facts = RunFacts(run=run.id, verdict=verdict, start_s=start_s, ended=True)
+        atomic.write_record(run.dir / "facts.json", facts)
+
+    started("8b", "spawn", Verdict.DISK, 61.0)
+    started("8b", "standby", Verdict.MAPPED, 10.0)
+    started("1b", "standby", Verdict.MAPPED, 5.0)
+    started("8b", "standby", Verdict.DISK, None)
+    started("8b", "standby", Verdict.FALLBACK, 40.0)
+    started("8b", "standby", Verdict.DISK, 42.0)
+    started("8b", "spawn", Verdict.MAPPED, 30.0)
+    references = {start.run: start.disk_s for start in explain.starts(ctx, "a")}
+    assert references["a/2"] == 40.0
+    assert references["a/3"] is None
+    assert references["a/7"] == 61.0
+    assert len(explain.starts(ctx, "a", 2)) == 2
+    assert explain.starts(ctx, "a", 1)[0].disk_s == 61.0
