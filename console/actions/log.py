@@ -80,7 +80,7 @@ LOG: tuple[Action, ...] = (
         "log_copy",
         "y",
         "copy",
-        "Copy what is marked, else this line, to the terminal's clipboard.",
+        "Copy what is marked, else this line, to the terminal's clipboard and a file.",
         rank=86,
     ),
 )

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
 from console import actions
 from console.screens.log_choosing import LogChoosing
 from console.screens.log_searching import LogSearching
+from console.widgets.log_view import MOST_COPIED
+from engine_ctl.errors import StokerError
 from engine_ctl.logs.view import DEBUG, ERROR, INFO, WARNING
+from engine_ctl.paths import Dirs
+
+
+class Copied(NamedTuple):
+    """What was copied; `path`: the file that has it too."""
+
+    text: str
+    whole: bool
+    path: Path | None
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """What to say, and how."""
+        lines = self.text.count("\n") + 1
+        what = f"{lines} line{'s' if lines > 1 else ''}"
+        file = "" if self.path is None else f", also in {short(self.path)}"
+        if len(self.text) <= MOST_COPIED:
+            return f"{what} copied{file}.", "ok"
+        if self.path is None:
+            return f"{what} are too much for a clipboard: it has their beginning.", "warn"
+        cut = "" if self.whole else "the first "
+        return f"{cut}{what} in {short(self.path)}; the clipboard has their beginning.", "ok"
+
+
+def short(path: Path) -> str:
+    """The path with ~ for the home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 class LogScreen(LogSearching, LogChoosing):
@@ -69,13 +100,25 @@ class LogScreen(LogSearching, LogChoosing):
         self.body.toggle_mark()
 
     def do_copy(self) -> None:
-        text, whole = self.body.marked_text()
-        if not text:
+        copy = self.body.to_copy
+        if copy is None:
             return
-        self.app.copy_to_clipboard(text)
-        lines = text.count("\n") + 1
-        said = f"{lines} line{'s' if lines > 1 else ''} copied"
-        self.stoker.say(said + ("." if whole else ", the rest is too much for a clipboard."), "ok")
+
+        def read() -> Copied:
+            from engine_ctl.logs import copied
+
+            text, whole = copy.text()
+            try:
+                path = copied.keep(text, Dirs.from_env().state)
+            except (OSError, StokerError):
+                return Copied(text, whole, None)
+            return Copied(text, whole, path)
+
+        def done(found: Copied) -> None:
+            self.app.copy_to_clipboard(found.text[:MOST_COPIED])
+            self.stoker.say(*found.said)
+
+        self._ask(read, done)
         self.body.mark = None
         self.body.refresh()
         self._show_titles()

@@ -67,7 +67,7 @@ class LogChoosing(LogReading):
         def ask() -> tuple[Stretch, ...]:
             from engine_ctl.logs import view_facts
 
-            return view_facts.phases_of(state.files[0])
+            return view_facts.asked(view_facts.phases_of, state.files[0])
 
         self._ask(ask, choose)
 
@@ -85,7 +85,7 @@ class LogChoosing(LogReading):
         def ask() -> int | None:
             from engine_ctl.logs import view_facts
 
-            return view_facts.first_error(state.files[0])
+            return view_facts.asked(view_facts.first_error, state.files[0])
 
         self._ask(ask, go)
 

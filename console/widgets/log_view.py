@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.binding import Binding, BindingType
@@ -14,6 +14,42 @@ from engine_ctl.logs.view_merging import place_of
 from engine_ctl.logs.view_reader import State
 
 MOST_COPIED = 256 * 1024
+"""Characters that terminals take for their clipboard."""
+MOST_KEPT = 32 << 20
+
+
+class Copy(NamedTuple):
+    """Rows to copy, from `first` to before `stop`."""
+
+    state: State
+    first: int
+    stop: int
+
+    def text(self) -> tuple[str, bool]:
+        """The lines as they were written, without escapes, what is folded behind them included;
+        and whether it is all of them. Reads files: takes a while for many."""
+        out: list[str] = []
+        size = 0
+        for number in range(self.first, self.stop):
+            for text in self._texts(number):
+                out.append(text)
+                size += len(text) + 1
+                if size > MOST_KEPT:
+                    return "\n".join(out), False
+        return "\n".join(out), True
+
+    def _texts(self, number: int) -> Iterator[str]:
+        try:
+            key = self.state.rows.row(number)
+        except IndexError:
+            key = None
+        if key is None:
+            return
+        log, offset = place_of(key)
+        file = self.state.files[log]
+        for _ in range(1 + self.state.rows.folded(number)):
+            yield clean(file.line(offset).rstrip(b"\r").decode("utf-8", "replace"))
+            offset = file.line_end(offset)
 
 
 class LogLines(LogPlace):
@@ -44,32 +80,13 @@ class LogLines(LogPlace):
         self.refresh()
         self.post_message(self.Moved())
 
-    def marked_text(self) -> tuple[str, bool]:
-        """The marked lines (else the cursor's) as they were written, without escapes, what is
-        folded behind them included; and whether it is all of them."""
+    @property
+    def to_copy(self) -> Copy | None:
+        """What a copy takes: the marked lines, else the cursor's."""
         state = self.state
         if state is None or not len(state.rows):
-            return "", True
-        first, stop = self.marked or (self.cursor, self.cursor + 1)
-        out: list[str] = []
-        size = 0
-        for number in range(first, stop):
-            place = self._key_of(number)
-            if place is None:
-                continue
-            for text in self._texts(state, number, place):
-                out.append(text)
-                size += len(text) + 1
-                if size > MOST_COPIED:
-                    return "\n".join(out)[:MOST_COPIED], False
-        return "\n".join(out), True
-
-    def _texts(self, state: State, number: int, key: int) -> Iterator[str]:
-        log, offset = place_of(key)
-        for _ in range(1 + state.rows.folded(number)):
-            raw = state.files[log].line(offset)
-            yield clean(raw.rstrip(b"\r").decode("utf-8", "replace"))
-            offset = state.files[log].line_end(offset)
+            return None
+        return Copy(state, *(self.marked or (self.cursor, self.cursor + 1)))
 
     # Mouse
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from engine_ctl.logs.blocks import BLOCK, lines_of
 from engine_ctl.logs.classify import classify_file
@@ -12,9 +14,30 @@ from engine_ctl.logs.lines import records_of
 from engine_ctl.logs.search import Query
 from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.view import ERROR, Choice, Opened, ViewScan, part
+from engine_ctl.logs.view_remote import answered
 from engine_ctl.model import Phase
 
 _HEAD_BYTES = 8 << 20
+_SMALL_BYTES = 1 << 20
+T = TypeVar("T")
+
+
+class _Question:
+    """A question about one file, as a task."""
+
+    def __init__(self, function: Callable[[LogFile], Any]) -> None:
+        self._function = function
+
+    def do(self, files: Sequence[LogFile], wanted: object) -> Any:
+        return self._function(files[0])
+
+
+def asked(function: Callable[[LogFile], T], file: LogFile) -> T:
+    """What one of the functions below says of a file; of a big one by a process of its own, so
+    that the threads here are not held up. Blocks."""
+    if file.size < _SMALL_BYTES:
+        return function(file)
+    return cast(T, answered(_Question(function), (file,)))
 
 
 @dataclass(frozen=True, slots=True)

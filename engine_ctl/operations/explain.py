@@ -11,8 +11,6 @@ from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
 from engine_ctl.logs.classify import classify_file
-from engine_ctl.logs.index_file import LogFile
-from engine_ctl.logs.view_facts import first_line_with
 from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import snapshots
@@ -208,6 +206,9 @@ def _offset(run: Run, known: run_facts.RunFacts) -> int | None:
     """Where the cause's line stands in the log, in bytes."""
     if known.cause is None or not known.cause.line:
         return None
+    from engine_ctl.logs.index_file import LogFile
+    from engine_ctl.logs.view_facts import first_line_with
+
     needle = known.cause.line.strip().splitlines()[0][:200]
     try:
         return first_line_with(LogFile(run.log), needle)

@@ -16,7 +16,7 @@ from console.app import StokerApp
 from console.screens.log import LogScreen
 from console.view.log import Row, row_line
 from console.view.spans import plain
-from console.widgets.log_view import LogLines
+from console.widgets.log_view import MOST_COPIED, LogLines
 from engine_ctl.logs.search import Query
 from tests.console import answers, fakes
 
@@ -30,6 +30,15 @@ def app_with(*logs: Path, theme: str = "textual-dark") -> StokerApp:
         units[at] = replace(units[at], log=str(log))
     snapshot = replace(fakes.gpu_snapshot(), units=tuple(units))
     return StokerApp(answers.ops(), fakes.Feed(snapshot), theme=theme)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where copies are kept."""
+    place = tmp_path / "state"
+    place.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(place))
+    return place
 
 
 class View:
@@ -229,20 +238,46 @@ async def test_folds_open_and_close(until: Until) -> None:
         assert len(view.screen.state.rows) == len(view.screen.state.lines)
 
 
-async def test_marked_lines_are_copied(until: Until, growing: Path) -> None:
+async def test_marked_lines_are_copied(until: Until, growing: Path, state: Path) -> None:
     async with opened(until, growing) as view:
         await view.press("g", "v", "down", "down", "y")
+        await until(view.pilot, lambda: "3 lines copied" in view.title("said"))
         assert view.app.clipboard == numbered(0, 3).decode().rstrip("\n")
-        assert "3 lines copied" in view.title("said")
+        kept = state / "stoker" / "copied.log"
+        assert kept.read_bytes() == numbered(0, 3)
+        assert kept.stat().st_mode & 0o777 == 0o600
         await view.press("v", "down")
         assert "2 marked" in view.title("log-choice")
         await view.press("escape")
         assert view.lines.mark is None
 
 
+async def test_more_than_a_clipboard_takes_is_in_the_file(
+    until: Until, tmp_path: Path, state: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(numbered(0, 6000))
+    async with opened(until, path) as view:
+        await view.press("g", "v", "G", "y")
+        await until(view.pilot, lambda: "6000 lines in" in view.title("said"))
+        assert len(view.app.clipboard) == MOST_COPIED
+        assert (state / "stoker" / "copied.log").read_bytes() == numbered(0, 6000)
+
+
+async def test_copies_without_a_place_for_the_file(
+    until: Until, growing: Path, state: Path
+) -> None:
+    (state / "stoker").write_text("in the way")
+    async with opened(until, growing) as view:
+        await view.press("g", "y")
+        await until(view.pilot, lambda: "1 line copied." in view.title("said"))
+        assert view.app.clipboard == numbered(0, 1).decode().rstrip("\n")
+
+
 async def test_a_fold_is_copied_whole_and_without_escapes(until: Until) -> None:
     async with opened(until, CPU / "color.log") as view:
         await view.press("g", "slash", *"Available routes", "enter", "y")
+        await until(view.pilot, lambda: view.app.clipboard)
         copied = view.app.clipboard
         assert copied.count("\n") >= 30 and "Route: /health" in copied
         assert "\x1b" not in copied and "\r" not in copied
@@ -416,4 +451,4 @@ async def test_dragging_marks(until: Until, growing: Path) -> None:
         await view.pilot.mouse_up("#lines", offset=(5, 4))
         assert view.lines.marked == (view.lines.top + 2, view.lines.top + 5)
         await view.press("y")
-        assert view.app.clipboard.endswith("line 4")
+        await until(view.pilot, lambda: view.app.clipboard.endswith("line 4"))

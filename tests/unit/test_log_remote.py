@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_ctl.logs import view_reader, view_remote
+from engine_ctl.logs import view_facts, view_reader, view_remote
 from engine_ctl.logs.blocks import EveryLine
 from engine_ctl.logs.index import RowIndex
 from engine_ctl.logs.index_file import LogFile
@@ -155,6 +155,22 @@ def test_a_reader_goes_on_without_its_process(
         expected = logs[0].read_bytes().count(b"Error with request")
         assert reader.state.hits is not None
         assert len(reader.state.hits) == expected
+
+
+def test_questions_about_a_big_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    noise = b"".join(line for line in piece(5).splitlines(True) if b" ERROR " not in line)
+    failure = (
+        b"(EngineCore pid=2) ERROR 11-29 14:02:06 [core.py:9] EngineCore failed to start.\n"
+        b"(EngineCore pid=2) ERROR 11-29 14:02:06 [core.py:9] ValueError: no such thing\n"
+    )
+    path.write_bytes(noise + failure + noise)
+    file = LogFile(path)
+    assert file.size > view_facts._SMALL_BYTES
+    expected = len(noise) + failure.index(b"\n") + 1
+    assert view_facts.asked(view_facts.first_error, file) == expected
+    monkeypatch.setattr(view_remote.sys, "executable", "/nonexistent/python")
+    assert view_facts.asked(view_facts.first_error, file) == expected
 
 
 def test_no_process_can_be_had(logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
