@@ -139,6 +139,25 @@ CASES: list[tuple[str, str, str, str]] = [
         ),
     ),
     (
+        "a node of Ray without room",
+        "not_enough_gpus",
+        "",
+        core(
+            "RuntimeError: driver node id 3f is not included in a placement group {'a': 1}. Node "
+            "id -> bundles {'4c': [0]}. You don't have enough GPUs available in a current node. "
+            "Check `ray status` to see if you have available GPUs in a node 3f."
+        ),
+    ),
+    (
+        "graphs of one runner",
+        "bad_value",
+        "-cc.cudagraph_mode",
+        loading(
+            "NotImplementedError: MRV2 sparse MLA PCP does not support CUDA graphs yet. Set "
+            "-cc.cudagraph_mode=NONE."
+        ),
+    ),
+    (
         "a physical device that is hidden",
         "not_enough_gpus",
         "",

@@ -176,7 +176,7 @@ def _in_command_line(context: Context) -> bool:
 
 
 _BY_OPTION = re.compile(
-    r"(?<![\w-])--[a-z][\w-]{2,}|\bVLLM_[A-Z_]{3,}|model_loader_extra_config|"
+    r"(?<![\w-])--[a-z][\w-]{2,}|(?<![\w-])-cc\.[a-z]|\bVLLM_[A-Z_]{3,}|model_loader_extra_config|"
     r"[Mm]odel loader extra config|Unknown (?:load_format|scheduling policy|distributed executor)"
 )
 _BY_NAME = re.compile(
