@@ -308,7 +308,8 @@ RULES: tuple[Rule, ...] = (
         r"Cannot provide a placement group|number of required \w+ exceeds the total|"
         r"exceeds the number of visible \S+ devices|"
         r"visible device ordinal \d+ is out of range|device_id \d+ is out of range|"
-        r"You don't have enough GPUs available|Error computing (?:device indices|assigned_physical_gpu_ids)|"
+        r"You don't have enough GPUs available|"
+        r"Error computing (?:device indices|assigned_physical_gpu_ids)|"
         r"Physical device \d+ for logical device \d+ is not visible|"
         r"Not enough allowed NUMA nodes|Failed to infer device type|no CUDA-capable device|"
         r"(?:only|found) \d+ (?:visible )?(?:GPUs?|devices?).{0,60}(?:required|requested|needed)",
