@@ -3,10 +3,14 @@ hangs, or is not there; the exit record waits for none of them."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine_ctl.model import Kind
 from engine_ctl.operations import explain
@@ -197,3 +201,29 @@ def test_a_kill_for_want_of_memory_is_said() -> None:
         "container: 8.0 GiB used of a limit of 8.0 GiB",
         "the kernel had just killed a process for want of host memory",
     )
+
+
+class Said(aftermath._Query):
+    """An nvidia-smi that has said this."""
+
+    def __init__(self, text: str) -> None:
+        self.pid, self.fd, self._pidfd, self._said = 0, -1, -1, text.encode()
+
+
+ROW = st.lists(
+    st.sampled_from(["0", "1", "GPU-a", "GPU-b", "[N/A]", "143771", "", " 7", "-3", "x"]),
+    max_size=6,
+)
+TEXT = st.text(max_size=80) | st.lists(ROW, max_size=5).map(
+    lambda rows: "\n".join(", ".join(row) for row in rows)
+)
+
+
+@given(TEXT, TEXT)
+def test_whatever_nvidia_smi_says_is_a_record(gpus: str, apps: str) -> None:
+    found = aftermath.Aftermath([], None, gpus=False)
+    found._queries = [Said(gpus), Said(apps)]
+    assert found.poll()
+    record = msgspec.json.decode(json.dumps(found.record), type=MemoryRecord)
+    assert (record.gpus is None) == bool(record.gpu_note)
+    assert all("\n" not in line for line in kept.words(record))
