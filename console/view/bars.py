@@ -38,6 +38,8 @@ def shares(sizes: Sequence[float], total: float, cells: int) -> list[int]:
     """Whole cells for each size, at least one for any that is not 0, `cells` in all at most."""
     if total <= 0 or cells <= 0:
         return [0] * len(sizes)
+    # Parts may add up to more than the whole: memory that is shared counts for each holder.
+    total = max(total, sum(max(size, 0) for size in sizes))
     exact = [max(size, 0) / total * cells for size in sizes]
     given = [
         max(1, int(value)) if size > 0 else 0 for value, size in zip(exact, sizes, strict=True)
