@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("failure", r"\bfail(?:ed|s)\b|could not be started|restarts are used up"),
     ("weights", r"\bweights\b|^preload |daemon"),
     ("stop", r"^(?:stopped|ended|removed)\b"),
-    ("start", r"^started\b|^ready\b"),
+    ("start", r"^started\b|^ready\b|is not ready"),
     ("profile", r" → "),
 )
 KINDS = (*dict.fromkeys(name for name, _ in _KINDS), "other")

@@ -46,6 +46,8 @@ NOW = datetime(2026, 11, 29, 12, 0).timestamp()
         ("released its weights", "weights"),
         ("ended: the host's memory is needed", "stop"),
         ("max_num_seqs 256 → 128", "profile"),
+        ("chat/3 is not ready: rank 1 does not answer", "start"),
+        ("swap to fast given up: the unit is gone", "swap"),
         ("something else", "other"),
     ],
 )
