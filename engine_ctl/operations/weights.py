@@ -12,6 +12,7 @@ from engine_ctl.model import Kind, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime, wait_ready
+from engine_ctl.operations.pruning import prune
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.lifecycle import Wanted
@@ -124,6 +125,7 @@ def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bo
     asked, runtime = asked_of(ctx, unit)
     begin = beginner(ctx, asked, tell)
     run = daemons.start(ctx.store, asked, checker(ctx, runtime, asked), begin)
+    prune(ctx)
     say_begun(ctx, run, f"loading {asked.profile.model}", tell)
     if wait:
         wait_ready(ctx, run, tell)
@@ -152,6 +154,7 @@ def preload_reload(
     begin = beginner(ctx, asked, tell)
     check = checker(ctx, runtime, asked)
     run = daemons.reload(ctx.store, asked, check, uses(ctx), confirmed=confirmed, begin=begin)
+    prune(ctx)
     tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
     if wait:
         wait_ready(ctx, run, tell)
