@@ -23,6 +23,7 @@ from engine_ctl.live.requirements import (
     features_of,
     is_loopback,
     problem,
+    refusals,
 )
 from engine_ctl.model import Kind
 from engine_ctl.state.records import RunSpec
@@ -143,6 +144,16 @@ def test_features_are_what_the_run_was_started_with() -> None:
     assert (found.lora, found.lora_updates, found.dev_mode) == (True, True, False)
     assert found.api_servers == 2
     assert features_of(spec, None).lora is False
+
+
+def test_what_stands_against_each_change_is_known_by_name() -> None:
+    spec = RunSpec(unit="u", kind=Kind.ENGINE, argv=[], platform="cuda", env={DEV_MODE: "1"})
+    profile = Profile(name="p", args={"enable_sleep_mode": True})
+    found = refusals(spec, profile)
+    assert set(found) == {action.value for action in Action}
+    assert found["sleep"] == found["wake"] == found["reset-prefix-cache"] == ""
+    assert "profile p starts no adapters" in found["lora load"]
+    assert all(refusals(RunSpec(unit="u", kind=Kind.ENGINE, argv=[]), None).values())
 
 
 @pytest.mark.parametrize(

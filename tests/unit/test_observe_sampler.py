@@ -128,6 +128,7 @@ def test_a_ready_engine_with_load_and_hints(written: Written) -> None:
     )
     assert (unit.start_s, unit.model, unit.port) == (59.9, "m", server.port)
     assert unit.uptime_s is not None
+    assert unit.live is not None and "enable_lora" in unit.live["lora load"]
     assert unit.load.history["running"][-1] == 4
     assert sampler.history("chat", "waiting")[-1] == 56
     assert sampler.history("nobody", "waiting") == ()
