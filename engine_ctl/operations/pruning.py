@@ -112,7 +112,9 @@ def references(ctx: Context) -> set[str]:
     for record in ctx.store.list_units().units:
         for run in ctx.store.runs(record.unit):
             if not (run.dir / "exit.json").exists() and not _is_over(run):
-                found |= _named_in(run.dir / "spec.json") | {run.id}
+                found.add(run.id)
+                for name in ("spec.json", "weights.json"):
+                    found |= _named_in(run.dir / name)
     return found
 
 
