@@ -52,5 +52,6 @@ def with_lengths(made: BenchSettings) -> BenchSettings:
     if made.output_len is not None or "custom_output_len" in made.extra:
         return made
     if known:
-        return msgspec.structs.replace(made, extra={**made.extra, "custom_output_len": -1})
+        as_recorded = {"custom_output_len": -1, "ignore_eos": True}
+        return msgspec.structs.replace(made, extra={**as_recorded, **made.extra})
     return msgspec.structs.replace(made, output_len=DEFAULT_OUTPUT)

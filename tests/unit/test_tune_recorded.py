@@ -31,7 +31,7 @@ def test_answers_are_as_long_as_recorded_unless_told_otherwise(tmp_path: Path) -
     made = with_lengths(settings({"path": str(path)}))
     words = bench_words(made, Target(host="h", port=1, model="m", served_name="m"), 0, ".", "r")
     at = words.index("--custom-output-len")
-    assert words[at + 1] == "-1" and "--output-len" not in words
+    assert words[at + 1] == "-1" and "--output-len" not in words and "--ignore-eos" in words
     asked = settings({"path": str(path), "output_len": 7})
     assert with_lengths(asked) == asked
 
