@@ -5,10 +5,9 @@ Of each log its last 64 MiB take part: a merge needs every line's time, and nobo
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from threading import RLock
-from typing import Any
 
 from engine_ctl.logs.blocks import BLOCK
 from engine_ctl.logs.index_file import LogFile
@@ -18,6 +17,7 @@ from engine_ctl.logs.view_merging import (
     Matching,
     Merging,
     Publish,
+    Published,
     Some,
     Stamps,
     Take,
@@ -40,12 +40,13 @@ class MergedRows:
         self._choice = choice
         self._keys: array[int] = array("Q")
         self._times: array[float] = array("d")
+        self._numbers = tuple(array("I") for _ in self.files)
         self._last: tuple[float, ...] = (0.0,) * len(self.files)
         self._begun = [max(file.size - MERGED_BYTES, 0) for file in self.files]
         self._asked = list(self._begun)
         self._done = list(self._begun)
         self._published = list(self._begun)
-        self._publishing = False
+        self._publishing: tuple[int, list[int]] | None = None
         self._here: Merging | None = None
         self._stamps = Stamps()
         self._lock = RLock()
@@ -76,34 +77,47 @@ class MergedRows:
     def ask(self, most: int) -> Take | Publish | None:
         """What to read next, at most so many blocks of one log; when all has been asked for, to
         see it; None when there is nothing to ask for."""
+        if self._publishing is not None:
+            return Publish()
         for log, file in enumerate(self.files):
             begin = self._asked[log]
             end = file.last_line(begin)
             if begin < end:
                 self._asked[log] = min((begin // BLOCK + most) * BLOCK, end)
                 return Take(log, begin, self._asked[log], file.size)
-        if self._publishing or (self.complete and self._asked == self._published):
+        if self.complete and self._asked == self._published:
             return None
-        self._publishing = True
+        self._publishing = len(self._keys), list(self._asked)
         return Publish()
 
-    def answer(self, wanted: Take | Publish, result: Any) -> None:
+    def answer(self, wanted: Take | Publish, result: Published | None) -> None:
+        """What became of a question; of a `Publish` there is a result."""
         if isinstance(wanted, Take):
             self._done[wanted.log] = wanted.end
             return
-        keys, times, last = result
+        assert result is not None
         with self._lock:
-            self._keys.extend(keys)
-            self._times.extend(times)
-        self._last = last
-        self._published = list(self._done)
-        self._publishing = False
-        self.complete = True
+            base = len(self._keys)
+            for known, new in zip(self._numbers, result.numbers, strict=True):
+                known.extend(new if not base else array("I", [base + n for n in new]))
+            self._keys.extend(result.keys)
+            self._times.extend(result.times)
+        if self._publishing is not None and not result.more:
+            self._last = result.last
+            self._published = self._publishing[1]
+            self._publishing = None
+            self.complete = True
 
     def ask_again(self) -> None:
-        """Forget what was asked for and not seen."""
+        """Forget what was asked for and not seen whole."""
+        if self._publishing is not None:
+            with self._lock:
+                whole = self._publishing[0]
+                del self._keys[whole:], self._times[whole:]
+                for numbers in self._numbers:
+                    del numbers[bisect_left(numbers, whole) :]
+            self._publishing = None
         self._asked, self._done = list(self._published), list(self._published)
-        self._publishing = False
         self._here = None
 
     def step(self) -> bool:
@@ -134,18 +148,17 @@ class MergedRows:
         return self._keys[number]
 
     def at(self, key: int) -> int:
-        """The row of a key, else the row before its time."""
+        """The row of a key, else the row before it: in its log, else by its time."""
         with self._lock:
-            if not self._keys:
+            log, offset = place_of(key)
+            if not self._keys or log >= len(self.files):
                 return 0
-            try:
-                return self._keys.index(key)
-            except ValueError:
-                log, offset = place_of(key)
-                if log >= len(self.files):
-                    return 0
-                time = self._stamps.of(self.files[log].line(offset))
-                return max(bisect_right(self._times, time) - 1, 0)
+            numbers = self._numbers[log]
+            place = bisect_right(numbers, key, key=self._keys.__getitem__) - 1
+            if place >= 0:
+                return numbers[place]
+            time = self._stamps.of(self.files[log].line(offset))
+            return max(bisect_right(self._times, time) - 1, 0)
 
     def keys(self, start: int, stop: int) -> array[int]:
         """The keys of some rows."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import merge
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 from engine_ctl.logs.blocks import BLOCK, lines_of
 from engine_ctl.logs.index_file import LogFile
@@ -17,6 +18,8 @@ from engine_ctl.logs.stamps import stamp_seconds
 from engine_ctl.logs.view import Choice, Opened, ViewScan
 
 SHIFT = 48
+AT_ONCE = 50_000
+"""Rows handed out at once: more would hold up the threads of the one who takes them."""
 _STAMP = re.compile(rb"(?<!\d)(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _HEAD_BYTES = 240
 
@@ -41,7 +44,19 @@ class Take(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Hand out what has been read since the last time, in the order of its times."""
+    """Hand out rows of what has been read before, in the order of their times."""
+
+
+class Published(NamedTuple):
+    """Rows in the order of their times: their keys and times, of each log the numbers of its rows
+    among them, and the newest times of the logs."""
+
+    keys: array[int]
+    times: array[float]
+    numbers: tuple[array[int], ...]
+    last: tuple[float, ...]
+    more: bool
+    """Whether there are more: to be asked for again."""
 
 
 class Merging:
@@ -54,9 +69,10 @@ class Merging:
         self._keys: list[array[int]] = [array("Q") for _ in last]
         self._times: list[array[float]] = [array("d") for _ in last]
         self._stamps = Stamps()
+        self._merged: Iterator[tuple[float, int]] | None = None
 
-    def do(self, files: Sequence[LogFile], wanted: Take | Publish) -> Any:
-        """Of a `Take` nothing; of a `Publish` keys, times and the logs' newest times."""
+    def do(self, files: Sequence[LogFile], wanted: Take | Publish) -> Published | None:
+        """Of a `Take` nothing, of a `Publish` what is `Published`."""
         if isinstance(wanted, Publish):
             return self._publish()
         file = files[wanted.log]
@@ -81,15 +97,22 @@ class Merging:
             offset += len(line) + 1
         self._last[wanted.log] = last
 
-    def _publish(self) -> tuple[array[int], array[float], tuple[float, ...]]:
-        parts = [zip(t, k, strict=True) for t, k in zip(self._times, self._keys, strict=True)]
+    def _publish(self) -> Published:
+        if self._merged is None:
+            parts = [zip(t, k, strict=True) for t, k in zip(self._times, self._keys, strict=True)]
+            self._merged = merge(*parts)
+            self._keys = [array("Q") for _ in parts]
+            self._times = [array("d") for _ in parts]
         keys, times = array("Q"), array("d")
-        for time, key in merge(*parts):
+        numbers = tuple(array("I") for _ in self._keys)
+        for number, (time, key) in enumerate(islice(self._merged, AT_ONCE)):
             keys.append(key)
             times.append(time)
-        self._keys = [array("Q") for _ in parts]
-        self._times = [array("d") for _ in parts]
-        return keys, times, tuple(self._last)
+            numbers[key >> SHIFT].append(number)
+        more = len(keys) == AT_ONCE
+        if not more:
+            self._merged = None
+        return Published(keys, times, numbers, tuple(self._last), more)
 
 
 class Stamps:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_ctl.logs import view_facts, view_reader, view_remote
+from engine_ctl.logs import view_facts, view_merging, view_reader, view_remote
 from engine_ctl.logs.blocks import EveryLine
 from engine_ctl.logs.index import RowIndex
 from engine_ctl.logs.index_file import LogFile
@@ -80,7 +80,10 @@ def test_rows_counted_apart_are_those_counted_here(logs: tuple[Path, Path]) -> N
             assert places(apart) == places(here)
 
 
-def test_merges_made_apart_are_those_made_here(logs: tuple[Path, Path]) -> None:
+def test_merges_made_apart_are_those_made_here(
+    logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_merging, "AT_ONCE", 3000)
     files = tuple(map(LogFile, logs))
     apart, here = (MergedRows(files, Choice()) for _ in range(2))
     with remote() as there:
@@ -88,11 +91,50 @@ def test_merges_made_apart_are_those_made_here(logs: tuple[Path, Path]) -> None:
         built(here)
         assert places(apart) == places(here)
         assert len(apart) == 21000
+        for number in range(0, 21000, 501):
+            key = here.row(number)
+            assert key is not None
+            assert apart.at(key) == here.at(key) == number
         hits = [MergedHits(rows, Query("KV cache is full")) for rows in (apart, here)]
         built(hits[0], there)
         built(hits[1])
         assert len(hits[0]) == len(hits[1]) > 0
         assert hits[0].beside(0, True) == hits[1].beside(0, True)
+
+
+def test_a_merge_whose_process_dies_has_every_row_once(
+    logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_merging, "AT_ONCE", 3000)
+    files = tuple(map(LogFile, logs))
+    rows, anew = (MergedRows(files, Choice()) for _ in range(2))
+    while not len(rows):
+        rows.step()
+    assert not rows.complete
+    rows.ask_again()
+    built(rows)
+    built(anew)
+    assert places(rows) == places(anew)
+
+
+def test_a_merge_goes_on_as_its_logs_grow(tmp_path: Path) -> None:
+    paths = tmp_path / "a", tmp_path / "b"
+    data = [b"".join(piece(7, 60).splitlines(True)[at::2]) for at in (0, 1)]
+    for path, lines in zip(paths, data, strict=True):
+        path.write_bytes(lines[:1000])
+    files = tuple(map(LogFile, paths))
+    rows = MergedRows(files, Choice())
+    with remote() as there:
+        built(rows, there)
+        for path, lines in zip(paths, data, strict=True):
+            with path.open("ab") as out:
+                out.write(lines[1000:])
+        for file in files:
+            file.poll()
+        built(rows, there)
+    keys = [key for key in places(rows) if key is not None]
+    assert len(keys) == len(set(keys)) == 60
+    assert [rows.at(key) for key in keys] == list(range(60))
 
 
 def test_what_grows_meanwhile_is_counted_once(tmp_path: Path) -> None:
