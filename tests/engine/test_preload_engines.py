@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
+import math
 import os
+import random
 import signal
 import time
 import urllib.request
@@ -40,7 +43,7 @@ def here(cpu_runtime: Any, tiny_model: Path) -> Iterator[Bench]:
         yield made
 
 
-def _generate(b: Bench, load_format: str, tensor_parallel_size: int) -> dict[str, Any]:
+def _generate(b: Bench, load_format: str, tensor_parallel_size: int, **more: Any) -> dict[str, Any]:
     extra = {"socket_dir": str(b.sockets)} if load_format == "ipc_cache" else {}
     return b.harness.run(
         argv=serve_words(b.profile()),
@@ -55,6 +58,7 @@ def _generate(b: Bench, load_format: str, tensor_parallel_size: int) -> dict[str
             "tensor_parallel_size": tensor_parallel_size,
             "load_format": load_format,
             "model_loader_extra_config": extra,
+            **more,
         },
     )
 
@@ -97,6 +101,72 @@ def test_tensor_parallel_pair(here: Bench) -> None:
     daemons.stop(here.store, "pair")
     assert [_holders(segment) for segment in segments] == [[], []]
     assert not sockets.look(lost, strict=False).lock_held
+
+
+def _draft_of(model: Path, out: Path) -> Path:
+    """An EAGLE draft of one layer with random weights for a Llama-shaped model."""
+    config = json.loads((model / "config.json").read_text())
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = config["num_key_value_heads"] * config["head_dim"]
+    shapes = {
+        "fc.weight": (hidden, 2 * hidden),
+        "layers.0.self_attn.q_proj.weight": (hidden, hidden),
+        "layers.0.self_attn.k_proj.weight": (kv, hidden),
+        "layers.0.self_attn.v_proj.weight": (kv, hidden),
+        "layers.0.self_attn.o_proj.weight": (hidden, hidden),
+        "layers.0.mlp.gate_proj.weight": (inner, hidden),
+        "layers.0.mlp.up_proj.weight": (inner, hidden),
+        "layers.0.mlp.down_proj.weight": (hidden, inner),
+        "layers.0.post_attention_layernorm.weight": (hidden,),
+    }
+    generator, header, data = random.Random(7), {}, array.array("f")
+    for name, shape in shapes.items():
+        begin = len(data) * 4
+        data.extend(generator.uniform(-0.03, 0.03) for _ in range(math.prod(shape)))
+        where = [begin, len(data) * 4]
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": where}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    out.mkdir()
+    (out / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data.tobytes())
+    (out / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    return out
+
+
+def test_a_draft_model_has_daemons_of_its_own(here: Bench) -> None:
+    """A speculative pair: two roles with a socket each, both mapped; without the draft's daemon the
+    draft alone comes from disk, with the same output."""
+    draft = _draft_of(here.model, here.root / "draft")
+    speculative = {"method": "eagle", "model": str(draft), "num_speculative_tokens": 2}
+    profile = here.profile(args={"speculative_config": speculative, "max_model_len": 512})
+    run = here.start_daemon("pair", profile)
+    here.wait_ready(run)
+    keys = {key.role: key for key in _record(run).keys}
+    assert set(keys) == {"target", "draft"} and keys["draft"].fields["is_draft"] == "True"
+    for role, key in keys.items():
+        line = f"Weight cache {role} daemon rank 0 serving on {key.socket}"
+        assert line in run.log.read_text(), "what was computed is what vLLM does"
+    sight = sights.sight_of(here.store, "pair")
+    assert sight is not None and sights.complete(daemons.ask(sight)) == (Phase.READY, None)
+    forecast = _forecast(here, profile)
+    assert forecast.verdict is Verdict.MAPPED and len(forecast.ranks) == 2
+    mapped = _generate(here, "ipc_cache", 1, speculative_config=speculative)
+    assert mapped["error"] is None, mapped["log"][-3000:]
+    assert verdict_of(mapped["log"].encode())[0] is Verdict.MAPPED, mapped["log"][-3000:]
+    assert mapped["log"].count("tensors from the weight cache daemon") == 2
+
+    _kill(_owner(str(keys["draft"].socket)))
+    forecast = _forecast(here, profile)
+    assert [(r.key.role, r.reason is None) for r in forecast.ranks] == [
+        ("target", True),
+        ("draft", False),
+    ]
+    started = _generate(here, "ipc_cache", 1, speculative_config=speculative)
+    assert started["error"] is None, started["log"][-3000:]
+    verdict, reasons = verdict_of(started["log"].encode())
+    assert verdict is forecast.verdict is Verdict.FALLBACK
+    assert {r.category for r in reasons} == {r.category for r in forecast.reasons}
+    assert started["generated"] == mapped["generated"]
 
 
 def test_kill_matrix(here: Bench) -> None:
