@@ -84,17 +84,29 @@ class Terminal:
         return time.monotonic() - at
 
     def memory(self, what: str = "VmRSS") -> float:
-        """MB of the process (VmHWM: at most so far)."""
-        with open(f"/proc/{self.pid}/status") as file:
-            for line in file:
-                if line.startswith(what):
-                    return int(line.split()[1]) * 1024 / 1e6
-        raise SystemExit("no memory")
+        """MB of the process and of those that it has started (VmHWM: at most so far)."""
+        family = [self.pid]
+        for pid in family:
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/children") as file:
+                    family += map(int, file.read().split())
+        return sum(_memory(pid, what) for pid in family)
 
     def end(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.fd)
+
+
+def _memory(pid: int, what: str) -> float:
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith(what):
+                    return int(line.split()[1]) * 1024 / 1e6
+    except FileNotFoundError:
+        pass
+    return 0.0
 
 
 def spread(values: list[float]) -> str:
