@@ -25,7 +25,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.stop import stop
 from profiles.model import Stop
-from tests.standin.rig import until
+from tests.standin.rig import free_port, until
 
 # STANDIN: dies (at its start), late (never listens), mute (healthy, completes nothing).
 MAIN = """
@@ -140,6 +140,7 @@ class Serving:
         (package.parent.parent / "__init__.py").write_text(UNCHECKED)
         (package / "main.py").write_text(MAIN)
         self.model = self.new_model("model")
+        self.port = free_port()
         runtime = Runtime(
             name="standin",
             python=sys.executable,
@@ -160,6 +161,8 @@ class Serving:
         data = {
             "model": str(self.model),
             "standby": False,
+            # Not the first free one from 8000 up: another test run may take the same.
+            "port": self.port,
             "args": {"max_num_seqs": seats},
             "env": {"STANDIN": fault},
             "stop": {"ask_s": 3, "ask_again_s": 2, "kill_s": 5},
