@@ -26,7 +26,6 @@ _TELLING = (
     b"Traceback",
     b"Error: ",
     b"Exception: ",
-    b"\n[rank",
     b"Killed",
     b"Fatal Python error",
     b"Segmentation fault",

@@ -112,9 +112,8 @@ _WORDS = (
     b"Warning: ",
     b'warning"',
     b'error"',
-    *(b"\n" + lead + letter for lead in (b"", b"[") for letter in (b"W", b"E", b"F", b"C")),
-    b"\n[rank",
 )
+_NATIVE_LINE = re.compile(rb"\n(?:\[?[WEFC]|\[rank)")
 _DIGITS = b"0123456789"
 
 
@@ -170,10 +169,10 @@ def telling_stretches(data: bytes, words: Sequence[bytes] = _WORDS) -> list[tupl
     for word in words:
         at = finder.find(word, 0)
         while at >= 0:
-            start = at + 1 if word[:1] == b"\n" else data.rfind(b"\n", 0, at) + 1
-            starts.add(start)
-            end = data.find(b"\n", start)
+            starts.add(data.rfind(b"\n", 0, at) + 1)
+            end = data.find(b"\n", at)
             at = finder.find(word, end) if end >= 0 else -1
+    starts.update(found.start() + 1 for found in _NATIVE_LINE.finditer(data))
     if data[:1] in (b"W", b"E", b"F", b"C", b"["):
         starts.add(0)
     found: list[tuple[int, int]] = []
