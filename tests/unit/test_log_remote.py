@@ -199,6 +199,28 @@ def test_a_reader_goes_on_without_its_process(
         assert len(reader.state.hits) == expected
 
 
+def test_replaced_and_cut_files_are_looked_through_anew(
+    logs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_reader, "_HERE", 0)
+    path = tmp_path / "log"
+    path.write_bytes(logs[0].read_bytes())
+
+    def counted(lines: int) -> bool:
+        now = reader.state.lines
+        return now is not None and now.complete and len(now) == lines
+
+    with reading(path) as reader:
+        until(lambda: counted(14000))
+        other = tmp_path / "other"
+        other.write_bytes(logs[1].read_bytes())
+        other.rename(path)
+        until(lambda: counted(7000))
+        os.truncate(path, len(b"".join(logs[1].read_bytes().splitlines(True)[:3000])))
+        until(lambda: counted(3000))
+        assert reader.state.replaced == 2
+
+
 def test_questions_about_a_big_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     noise = b"".join(line for line in piece(5).splitlines(True) if b" ERROR " not in line)
