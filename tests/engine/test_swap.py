@@ -35,7 +35,8 @@ def quiet(_: str) -> None:
 @pytest.fixture(scope="module")
 def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
     with world(cpu_runtime, tiny_model) as made:
-        made.profile("one")
+        # Not the first free one from 8000 up: while no engine holds it, others would take it.
+        made.profile("one", port=free_port())
         made.profile("two", args={"max_num_seqs": 4})
         made.profile("refused", args={"max_model_len": 99999999})
         nowhere = {"enable_lora": True, "lora_modules": ["x=/nowhere/at/all"]}
@@ -109,7 +110,7 @@ def test_a_request_in_flight_is_finished_first(here: World) -> None:
     )
     asker.start()
     until(lambda: (running_requests(run) or 0) > 0)
-    done = swapping.swap_to(here.ctx, "drain", "one", quiet)
+    done = swapping.swap_to(here.ctx, "drain", "two", quiet)
     asker.join(120)
     assert texts == [complete(port, str(here.model), 400, 120.0)]
     assert b"mode=drain" in run.log.read_bytes()
