@@ -131,7 +131,9 @@ def _model(draft: Draft, parsed: Parsed) -> str:
     if option is not None and parsed.positional is not None:
         from_config = parsed.config is not None and "--model" not in draft.words
         kept, dropped = (parsed.positional, option) if from_config else (option, parsed.positional)
-        if kept != dropped:
+        if re.fullmatch(r"\$\{\w+\}", str(dropped)):
+            draft.note(f"what {dropped} adds to the command is not here: it was left out")
+        elif kept != dropped:
             draft.note(f"two models are given; {kept} counts, {dropped} was left out")
         return str(kept)
     model = parsed.positional if option is None else option

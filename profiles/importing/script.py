@@ -36,6 +36,7 @@ from profiles.importing.secrets import is_secret, not_stored
 from profiles.importing.shellwords import Redirect, Statement, Word, statements
 
 QUIET = frozenset(["cd", "set", "shopt", "true", ":", "exit", "return"])
+_BRANCH = re.compile(r"^(?:then|else|elif|do)\s+")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 
 
@@ -85,6 +86,7 @@ class Evaluator:
         source = text[group[0].start : group[-1].end].strip()
         for place, statement in enumerate(group):
             if self._meaning(statement):
+                self._doubt(text, statement)
                 continue
             found = self._invocation(statement)
             if found is None:
@@ -98,6 +100,19 @@ class Evaluator:
             operator = group[-1].operator if group[-1].operator in ("&&", "||", "&") else ""
             kept = (source + " " + operator).strip()
             (self.result.after if self.result.invocations else self.result.before).append(kept)
+
+    def _doubt(self, text: str, statement: Statement) -> None:
+        """Say of an assignment under a condition that it was followed all the same."""
+        found = [_ASSIGNMENT.match(self._head(word)) for word in statement.words]
+        names = [match[1] for match in found if match]
+        if not statement.conditional or not names or self.powershell:
+            return
+        shown = _BRANCH.sub("", " ".join(text[statement.start : statement.end].split()))
+        if len(shown) > 80 or any(map(is_secret, names)):
+            shown = f"what sets {', '.join(names)}"
+        self.result.notes.append(
+            f"line {statement.line}: {shown} stands under a condition: taken as if it held"
+        )
 
     def _tail(self, text: str, statement: Statement, rest: list[Statement], last: Statement) -> str:
         """Redirections, pipes and the closing operator, as written."""

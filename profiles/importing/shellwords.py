@@ -68,6 +68,7 @@ class Statement:
     start: int
     end: int
     understood: bool = False
+    conditional: bool = False
 
 
 OPERATORS = ("&&", "||", "|&", ";;", "|", ";", "&", "(", ")")
@@ -98,6 +99,7 @@ class _Lexer:
         self.words: list[Word] = []
         self.redirects: list[Redirect] = []
         self.start = 0
+        self.branches = 0
 
     def line(self, at: int | None = None) -> int:
         return self.text.count("\n", 0, self.i if at is None else at) + 1
@@ -136,16 +138,34 @@ class _Lexer:
         while self.words and self.words[0].bare in KEYWORDS:
             if self.words[0].bare in ("for", "case", "while", "until"):
                 break
+            self._branch(self.words[0].bare)
             del self.words[0]
+        if self.words and self.words[0].bare == "case":
+            self.branches += 1
         if self.words and self.words[-1].bare == "}":
             del self.words[-1]
         if self.words or self.redirects:
             line = self.line(self.start)
             end = self.i
-            self.out.append(Statement(self.words, self.redirects, operator, line, self.start, end))
+            made = Statement(self.words, self.redirects, operator, line, self.start, end)
+            made.conditional = self.branches > 0 or self._after_a_test()
+            self.out.append(made)
         elif self.out and operator in ("&&", "||", "|", "&") and not self.words:
             self.out[-1].operator = operator
         self.words, self.redirects = [], []
+
+    def _branch(self, keyword: str | None) -> None:
+        if keyword == "if":
+            self.branches += 1
+        elif keyword in ("fi", "esac"):
+            self.branches = max(0, self.branches - 1)
+
+    def _after_a_test(self) -> bool:
+        """`[ … ] && this`."""
+        if not self.out or self.out[-1].operator not in ("&&", "||"):
+            return False
+        words = self.out[-1].words
+        return bool(words) and words[0].bare in ("[", "[[", "test")
 
     def _continuation(self) -> bool:
         mark = "`" if self.powershell else "\\"

@@ -456,3 +456,31 @@ def test_a_process_that_is_no_engine(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         import_pid(1, proc=tmp_path)
     assert relevant("NCCL_DEBUG") and not relevant("PATH")
+
+
+def test_what_a_script_sets_under_a_condition_is_said() -> None:
+    found = import_profile(
+        'A=(--dtype half)\nif [ "${DEBUG:-0}" = 1 ]; then A+=(--enforce-eager); fi\n'
+        '[ -n "$K" ] && export VLLM_API_KEY=abcdefghijklmnop\n'
+        'case $1 in\n big) L="--max-model-len 8192" ;;\nesac\nB="--seed 1"\n'
+        'vllm serve acme/m "${A[@]}" $L $B\n'
+    )
+    said = [text for text in found.unrepresented if "under a condition" in text]
+    assert said == [
+        "line 2: A+=(--enforce-eager) stands under a condition: taken as if it held",
+        "line 3: what sets VLLM_API_KEY stands under a condition: taken as if it held",
+        'line 5: L="--max-model-len 8192" stands under a condition: taken as if it held',
+    ]
+
+
+def test_an_unknown_variable_beside_the_model_is_no_second_model() -> None:
+    found = import_profile(
+        "[Service]\nExecStart=/opt/v/bin/python -m vllm.entrypoints.openai.api_server "
+        "--model acme/m --port 8002 $EXTRA_ARGS\n"
+    )
+    assert found.profile.model == "acme/m"
+    assert not any("two models" in text for text in found.unrepresented)
+    assert any(
+        text == "what ${EXTRA_ARGS} adds to the command is not here: it was left out"
+        for text in found.unrepresented
+    )
