@@ -23,7 +23,7 @@ def read_json(path: str) -> dict[str, Any] | None:
         with open(path, "rb") as file:
             data = file.read().strip(b"\0 \n")
         value = json.loads(data) if data else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

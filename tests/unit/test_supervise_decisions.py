@@ -216,6 +216,13 @@ def test_filling_works_without_a_reservation(tmp_path: Path) -> None:
     assert disk.read_json(str(tmp_path / "exit.json")) == {"code": 3}
 
 
+@pytest.mark.parametrize("damage", [b"\xff\x00", b"[" * 200_000, b"[]", b'{"a":', b"nul"])
+def test_a_damaged_record_is_none(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "identity.json"
+    path.write_bytes(damage)
+    assert disk.read_json(str(path)) is None
+
+
 # The environment
 
 
