@@ -216,15 +216,18 @@ def main() -> None:
         if not chosen.alone and shutil.which("less") is None:
             print("less is not installed")
         figures = Figures()
-        for number in range(chosen.rounds):
-            print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr)
-            stoker(path, lines, figures)
-            if not chosen.alone and shutil.which("less"):
-                less(path, figures)
-            if not chosen.alone and chosen.toolong:
-                toolong(path, chosen.toolong, figures)
-            engine(path, figures)
-        figures.show()
+        try:
+            for number in range(chosen.rounds):
+                print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr)
+                stoker(path, lines, figures)
+                if not chosen.alone and shutil.which("less"):
+                    less(path, figures)
+                if not chosen.alone and chosen.toolong:
+                    toolong(path, chosen.toolong, figures)
+                engine(path, figures)
+        finally:
+            # Also of rounds that were broken off.
+            figures.show()
         print(f"load {Path('/proc/loadavg').read_text().split()[0]} after")
 
 
