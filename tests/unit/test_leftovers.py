@@ -35,7 +35,7 @@ def test_what_is_left_is_said_everywhere_until_it_is_reaped(
     assert who is not None
     rig.kill_shim(run)
     rig.kill(who.leader.pid)
-    assert identity.wait_gone(who.leader, 20)
+    assert identity.wait_gone(who.leader, 100)
     assert rig.life(run) is Life.LOST
     (child,) = [pid for name, pid in rig.pids(run).items() if name != "leader"]
 

@@ -49,7 +49,7 @@ def reading(*paths: Path) -> Iterator[LogReader]:
     finally:
         reader.stop()
         assert reader._thread is not None
-        reader._thread.join(20)
+        reader._thread.join(100)
 
 
 def built(part: Part, there: Remote | None = None) -> None:

@@ -75,7 +75,7 @@ def test_a_command_that_hangs_holds_up_nothing_and_ends_with_the_run(
     who = identity.identify(int(noted.read_text()))
     assert who is not None and run.ready() is None
     stop(run)
-    assert rig.ended(run).swept == [] and identity.wait_gone(who, 20.0)
+    assert rig.ended(run).swept == [] and identity.wait_gone(who, 100)
 
 
 def test_a_command_that_cannot_be_run_is_said(rig: Rig) -> None:
@@ -118,7 +118,7 @@ def impostor() -> Iterator[int]:
             yield server.getsockname()[1]
         finally:
             server.shutdown(socket.SHUT_RDWR)
-            thread.join(20)
+            thread.join(100)
 
 
 def test_another_program_on_the_port_does_not_make_a_run_ready(rig: Rig, impostor: int) -> None:
