@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
@@ -89,7 +91,11 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
     known = facts_of(run)
     life = look(run)
     record = run.exit()
-    if known.cause is None and life.life.value not in ("failed", "lost", "orphaned"):
+    note = life.note
+    if known.cause is None and life.life.value in ("running", "stopping") and _failing(known):
+        known = msgspec.structs.replace(known, cause=classify_file(run.log))
+        note = "its process has not ended yet"
+    elif known.cause is None and life.life.value not in ("failed", "lost", "orphaned"):
         return None
     spec = run.spec()
     before = _phase_before(known)
@@ -102,7 +108,7 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
         phase=before,
         after_s=record.seconds if record else None,
         ended=record.ended if record else None,
-        outcome=_outcome(life.life.value, life.note, record),
+        outcome=_outcome("failed" if _failing(known) else life.life.value, note, record),
         fixes=_fixes(run, known),
         changed=changed,
         changed_by=by,
@@ -184,6 +190,11 @@ def _pids(run: Run) -> frozenset[int]:
     except StokerError:
         return frozenset()
     return frozenset([who.leader.pid] if who else []) | frozenset(record.swept if record else [])
+
+
+def _failing(known: run_facts.RunFacts) -> bool:
+    """True when the log tells of a failure, be the process there or not."""
+    return bool(known.phases) and known.phases[-1].phase is Phase.FAILED
 
 
 def _phase_before(known: run_facts.RunFacts) -> Phase | None:

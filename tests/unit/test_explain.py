@@ -17,6 +17,7 @@ from engine_ctl.paths import Dirs
 from engine_ctl.state.expected import FILE, ForecastRecord
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
+from tests.standin.observed import DATA, Written
 
 OOM = (
     "(EngineCore pid=8310) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 896.00 "
@@ -99,3 +100,21 @@ def test_what_mapping_saved_is_against_disk_of_the_same_model(ctx: Context) -> N
     assert references["a/7"] == 61.0
     assert len(explain.starts(ctx, "a", 2)) == 2
     assert explain.starts(ctx, "a", 1)[0].disk_s == 61.0
+
+
+def test_a_failure_is_explained_while_the_process_still_hangs(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    try:
+        written.unit("a")
+        run = written.run("a")
+        ctx = Context(written.dirs, by="test")
+        log = (DATA / "recordings/cpu-vllm-0.32.0/kvnone.log").read_bytes()
+        written.log(run, log[: log.index(b"EngineCore failed to start")])
+        assert explain.why(ctx, "a") is None
+        written.log(run, log[log.index(b"EngineCore failed to start") :])
+        card = explain.why(ctx, "a")
+        assert card is not None and card.cause is not None
+        assert card.cause.category == "kv_no_memory"
+        assert card.outcome == "failed, its process has not ended yet"
+    finally:
+        written.close()
