@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from engine_ctl.logs.classify import classify
-from tests.unit.test_logs_cases import CONFIG, LOADING, core, raw, worker
+from tests.unit.test_logs_cases import CONFIG, LOADING, core, raw, record, trace, worker
 
 ARGS = ("vllm/engine/arg_utils.py", "create_engine_config")
 
@@ -136,6 +136,22 @@ CASES: list[tuple[str, str, str, str]] = [
         core(
             "Exception: Error computing device indices for CUDA_VISIBLE_DEVICES: local range: "
             '[2, 4) base value: "0,1"'
+        ),
+    ),
+    (
+        "a core that went without a word while it started",
+        "engine_core_killed",
+        "killed from outside",
+        LOADING
+        + record(
+            "Worker pid=977",
+            "ERROR",
+            "multiproc_executor.py",
+            "WorkerProc failed to start.\n" + trace("BrokenPipeError: [Errno 32] Broken pipe"),
+        )
+        + raw(
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+            "proc(s): {}"
         ),
     ),
     (

@@ -388,7 +388,7 @@ CONSEQUENCES: tuple[Rule, ...] = (
     rule(
         "engine_core_killed",
         r"core exited unexpectedly|[Ee]ngine core proc(?:ess)? \S+ died unexpectedly|"
-        r"Failed core proc\(s\): \{.{0,200}?: -\d+",
+        r"Failed core proc\(s\): \{(?:.{0,200}?: -\d+|\})",
         _lost_hint,
     ),
 )
