@@ -178,7 +178,7 @@ def stop(ctx: Context, unit: str, reason: str = "") -> bool:
     if run is None:
         return False
     with ctx.store.lock(run.unit):
-        ctx.store.save(msgspec.structs.replace(ctx.store.load(run.unit), desired="stopped"))
+        ctx.store.wish_stopped(run.unit)
         stop_run(run, by=ctx.by, reason=reason)
     return True
 

@@ -75,7 +75,9 @@ def _engine_unit(ctx: Context, unit: str) -> UnitRecord:
 
 
 def _is_daemon(ctx: Context, unit: str) -> bool:
-    return ctx.store.exists(unit) and ctx.store.load(unit).kind is Kind.PRELOAD
+    with suppress(CorruptRecord):
+        return ctx.store.exists(unit) and ctx.store.load(unit).kind is Kind.PRELOAD
+    return False
 
 
 def endpoint_for(ctx: Context, unit: str, profile: Profile) -> Endpoint:
@@ -281,8 +283,10 @@ def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, An
 def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
     """Stop the unit's run by the ladder and verify that nothing of it is left. Idempotent.
 
-    Raises Busy, saying what follows, for a preload daemon whose weights an engine maps."""
-    ctx.store.load(unit)
+    A damaged unit.json keeps nothing up. Raises Busy, saying what follows, for a preload daemon
+    whose weights an engine maps."""
+    with suppress(CorruptRecord):
+        ctx.store.load(unit)
     if _is_daemon(ctx, unit) and ctx.store.current(unit) is not None:
         from engine_ctl.operations.weights import preload_stop
 
@@ -291,14 +295,17 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
         except Busy as busy:
             raise Busy(f"{busy}; to go on: stoker preload stop {unit} --yes") from None
     with ctx.store.lock(unit):
-        record = ctx.store.load(unit)
-        ctx.store.save(msgspec.structs.replace(record, desired="stopped"))
+        problem = ctx.store.wish_stopped(unit)
+        if problem:
+            tell(f"{unit}: {problem}; it is stopped all the same")
         run = ctx.store.current(unit)
         if run is None:
             tell(f"{unit}: never started")
             return {"unit": unit, "run": None, "how": "already", "seconds": 0.0, "swept": []}
         result = stop_run(ctx, run, tell)
         fronts.stop(ctx, unit, "its unit was stopped")
+        if problem:
+            ctx.store.wish_stopped(unit)
     if result.how != "already":
         ctx.event(unit, f"stopped {run.id} ({result.how}, {result.seconds:.1f} s)")
     return {

@@ -140,6 +140,15 @@ class Store:
         with _writing(path):
             atomic.write_record(path, record)
 
+    def wish_stopped(self, unit: str) -> str:
+        """Note in unit.json that the unit is not to run. Hold its lock. "" or what prevented it:
+        a full disk must not keep up an engine whose stop has room reserved."""
+        try:
+            self.save(msgspec.structs.replace(self.load(unit), desired="stopped"))
+        except Failed as error:
+            return str(error)
+        return ""
+
     def list_units(self) -> Listing:
         """All units. A damaged one becomes a line in `problems`; the others are unaffected."""
         units: list[UnitRecord] = []
@@ -226,9 +235,15 @@ class Store:
             atomic.write_record(path, CurrentRecord(run=run.id, since=time.time()))
 
     def current(self, unit: str) -> Run | None:
-        """The unit's current run, None before the first. Raises CorruptRecord."""
+        """The unit's current run, None before the first. Where the record is damaged, the newest
+        run that executed: an engine that runs can then still be seen and stopped."""
         path = self.unit_dir(unit) / "current.json"
-        record = atomic.read_record(path, CurrentRecord)
+        try:
+            record = atomic.read_record(path, CurrentRecord)
+        except atomic.CorruptRecord:
+            runs = self.runs(unit)
+            executed = [run for run in runs if (run.dir / "identity.json").exists()]
+            return next(reversed(executed or runs), None)
         if record is None:
             return None
         try:

@@ -174,7 +174,7 @@ def stop(
         mapped = sights.clients(sight, uses)
         if mapped and not confirmed:
             raise Busy(f"{unit}: " + "; ".join(sights.consequences(mapped)))
-        store.save(msgspec.structs.replace(store.load(unit), desired="stopped"))
+        store.wish_stopped(unit)
         stopped = end(sight.run, by=by, reason=reason)
     names = ", ".join(use.unit for use in mapped)
     after = f" under {names}, which keeps its weights" if names else ""

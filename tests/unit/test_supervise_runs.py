@@ -23,9 +23,12 @@ from engine_ctl import atomic, identity
 from engine_ctl.errors import Busy, Failed, Usage
 from engine_ctl.identity import Identity
 from engine_ctl.model import Kind
+from engine_ctl.operations import lifecycle
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.listing import ps
 from engine_ctl.state import events
 from engine_ctl.state.records import RunIdentity
-from engine_ctl.state.store import Run
+from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import launch, liveness, orphans, procs
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import Step, stop
@@ -123,10 +126,6 @@ def test_a_damaged_spec_is_a_failed_start(rig: Rig) -> None:
 
 
 def test_a_damaged_spec_hides_no_other_unit_and_the_run_can_be_stopped(rig: Rig) -> None:
-    from engine_ctl.operations import lifecycle
-    from engine_ctl.operations.context import Context
-    from engine_ctl.operations.listing import ps
-
     run = rig.ready()
     other = rig.start(unit="other")
     damaged = run.dir / "spec.json"
@@ -139,7 +138,6 @@ def test_a_damaged_spec_hides_no_other_unit_and_the_run_can_be_stopped(rig: Rig)
 
 
 def test_the_pid_of_a_run_is_no_engine_to_import(rig: Rig) -> None:
-    from engine_ctl.operations.context import Context
     from engine_ctl.operations.runs import refuse_own
 
     run = rig.ready()
@@ -644,6 +642,30 @@ def test_a_full_disk_loses_no_end(small_disk: Path) -> None:
         rig.next_run(victim)
     finally:
         rig.clean()
+
+
+def test_a_full_disk_does_not_keep_an_engine_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = rig.start(children=1)
+
+    def full(*_: object) -> None:
+        raise Failed("cannot write unit.json: No space left on device")
+
+    monkeypatch.setattr(Store, "save", full)
+    told: list[str] = []
+    done = lifecycle.stop(Context(rig.dirs), "demo", told.append)
+    assert done["how"] == "ask" and rig.life(run) is Life.EXITED and marked(run) == []
+    assert "No space left on device; it is stopped all the same" in told[0]
+
+
+@pytest.mark.parametrize("name", ["unit.json", "current.json"])
+def test_a_damaged_record_of_the_unit_does_not_keep_an_engine_up(rig: Rig, name: str) -> None:
+    run, other = rig.start(children=1), rig.start(unit="other")
+    ctx = Context(rig.dirs)
+    (rig.store.unit_dir("demo") / name).write_text("[")
+    assert "other" in [row["unit"] for row in ps(ctx)["units"]]
+    assert lifecycle.stop(ctx, "demo")["how"] == "ask"
+    assert rig.life(run) is Life.EXITED and marked(run) == []
+    assert rig.life(other) is Life.RUNNING
 
 
 def test_a_log_that_fills_the_disk_is_ended_by_it_and_recorded(small_disk: Path) -> None:
