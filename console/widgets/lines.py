@@ -157,6 +157,7 @@ class Lines(ScrollView):
                 self._refresh_item(self._first[changed])
         self.key = key
         self._into_view()
+        self.call_after_refresh(self._into_view)  # a height that changes with it is laid out then
         self.post_message(self.Moved(self, key))
 
     def _refresh_item(self, first: int) -> None:
@@ -164,7 +165,7 @@ class Lines(ScrollView):
         self.refresh(Region(0, first - self.scroll_offset.y, self.size.width, height))
 
     def _into_view(self) -> None:
-        if self.key is None:
+        if self.key not in self._first:
             return
         first = self._first[self.key]
         height = len(self._items[self._owner[first]].lines)

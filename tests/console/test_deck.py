@@ -224,3 +224,12 @@ async def test_a_screen_that_cannot_be_drawn_says_so_and_lives_on(
             assert "chat-8b" in painted(app)
         app.feed.change("chat-8b", port=8010)  # type: ignore[attr-defined]
         await until(pilot, lambda: "8010" in painted(app) and "not drawn" not in painted(app))
+
+
+async def test_the_unit_that_the_console_is_opened_on_is_in_view(until: Any) -> None:
+    chat = fakes.gpu_units()[0]
+    many = tuple(replace(chat, unit=f"chat-{i:03d}") for i in range(60))
+    app = make(fakes.gpu_snapshot(units=many), select="chat-055")
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: "chat-055 " in painted(app))
+        assert app.screen.query_one("#units", Lines).key == "chat-055"
