@@ -73,6 +73,8 @@ def stop(units: tuple[str, ...], as_json: bool) -> None:
     from engine_ctl.standby import lifecycle
 
     ctx = Context()
+    for name in units:
+        ctx.store.load(name)
     names = units or tuple(s.unit for s in lifecycle.listing(ctx.store))
     ended = [name for name in names if lifecycle.stop(ctx.store, name, by=ctx.by)]
     if as_json:

@@ -113,6 +113,8 @@ def _sum(sizes: Sequence[int | None]) -> int | None:
 
 def _name(command: str) -> str:
     first = command.split()
+    if first[:1] == ["stoker:"]:  # a title: "stoker: forker of chat/3"
+        return " ".join(first[:2])
     return first[0].rpartition("/")[2] if first else "process"
 
 

@@ -107,7 +107,7 @@ def other_daemons(ctx: Context, keys: Sequence[records.RankKey]) -> list[str]:
     devices = {key.device for key in keys if key.device is not None}
     return [
         f"{other.device} holds other weights as well: {other.words}, {other.socket}"
-        for other in strangers.strangers(ours, devices)
+        for other in strangers.strangers(ours, devices, ctx.store.units_dir)
         if other.device is not None
     ]
 

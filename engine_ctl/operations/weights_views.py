@@ -51,11 +51,11 @@ def views(ctx: Context) -> tuple[DaemonView, ...]:
 def _foreign(ctx: Context) -> tuple[DaemonView, ...]:
     """Daemons that this Stoker did not start. One socket is one rank."""
     ours = {s for d in sights.daemons(ctx.store) if d.alive for s in d.record.sockets}
-    others = strangers.strangers(ours, strangers.CPU_DEVICES)
+    others = strangers.strangers(ours, strangers.CPU_DEVICES, ctx.store.units_dir)
     if not others:
         return ()
     gpus = {gpu.uuid: gpu.index for gpu in open_source().read().gpus}
-    others = strangers.strangers(ours, [*gpus, *strangers.CPU_DEVICES])
+    others = strangers.strangers(ours, [*gpus, *strangers.CPU_DEVICES], ctx.store.units_dir)
     return tuple(
         DaemonView(
             name=f"{'pid ' + str(o.pid) if o.pid else o.user or 'other'}/{o.role}",
@@ -65,7 +65,7 @@ def _foreign(ctx: Context) -> tuple[DaemonView, ...]:
             gpu=gpus.get(o.device or ""),
             phase=Phase.READY,
             socket=o.socket,
-            socket_state="ok, foreign",
+            socket_state="ok, left over" if o.left else "ok, foreign",
             fields=tuple(
                 DaemonField(n, str(v)) for n, v in (o.key.fields if o.key else {}).items()
             ),

@@ -29,7 +29,7 @@ class Stranger:
 
     `device` is the identity whose hash the socket is named after, `model` from the command line of
     its launcher, `key` its fingerprint where another Stoker of this user keeps it, and `run` that
-    Stoker's run."""
+    Stoker's run. `left`: of a run of this Stoker's, which has ended without it."""
 
     socket: str
     role: str
@@ -40,10 +40,14 @@ class Stranger:
     model: str | None = None
     key: RankKey | None = None
     run: str | None = None
+    left: bool = False
 
     @property
     def words(self) -> str:
         """Who it is, in one line."""
+        if self.left:
+            who = "" if self.pid is None else f"pid {self.pid}, "
+            return f"{who}left by {self.run}, which has ended; run: stoker reap"
         if self.run is not None:
             whose = f"another Stoker's ({self.run})"
         elif self.user is not None and self.uid != os.geteuid():
@@ -59,9 +63,11 @@ class Stranger:
         return ", ".join(filter(None, parts))
 
 
-def strangers(ours: Collection[str], devices: Iterable[str]) -> tuple[Stranger, ...]:
+def strangers(
+    ours: Collection[str], devices: Iterable[str], units: Path | None = None
+) -> tuple[Stranger, ...]:
     """Every listening weight-cache socket of this network namespace that is not among `ours`.
-    `devices` are identities (GPU UUIDs) of this machine."""
+    `devices` are identities (GPU UUIDs) of this machine, `units` this Stoker's own directory."""
     found = {}
     names = {}
     for device in devices:
@@ -70,16 +76,19 @@ def strangers(ours: Collection[str], devices: Iterable[str]) -> tuple[Stranger, 
     for path in sockets.listening_paths():
         match = _NAME.fullmatch(os.path.basename(path))
         if match is not None and path not in ours:
-            found[path] = _look(path, match, names)
+            found[path] = _look(path, match, names, units)
     return tuple(found[path] for path in sorted(found))
 
 
-def _look(path: str, match: re.Match[str], devices: Mapping[str, str]) -> Stranger:
+def _look(
+    path: str, match: re.Match[str], devices: Mapping[str, str], units: Path | None
+) -> Stranger:
     facts = sockets.look(path, strict=False)
     pid = facts.lock_pid
     proc = procs.look(pid) if pid is not None else None
     uid = facts.socket.uid if facts.socket.uid is not None else proc.uid if proc else None
-    run, key = (None, None) if pid is None else _of_another_stoker(pid, path)
+    directory = None if pid is None else procs.run_dir_of(pid)
+    run, key = _recorded(directory, path)
     return Stranger(
         socket=path,
         role="draft" if match[2] else "target",
@@ -90,12 +99,12 @@ def _look(path: str, match: re.Match[str], devices: Mapping[str, str]) -> Strang
         model=None if pid is None else _model(pid),
         key=key,
         run=run,
+        left=units is not None and directory is not None and units in Path(directory).parents,
     )
 
 
-def _of_another_stoker(pid: int, path: str) -> tuple[str | None, RankKey | None]:
-    """(run, fingerprint) as that Stoker recorded them."""
-    directory = procs.run_dir_of(pid)
+def _recorded(directory: str | None, path: str) -> tuple[str | None, RankKey | None]:
+    """(run, fingerprint) as the Stoker that started it recorded them."""
     if directory is None:
         return None, None
     where = Path(directory)

@@ -84,4 +84,6 @@ def test_gpus_and_host_are_summed_by_run() -> None:
         "GiB of GPU 0 and memory of GPU 1 and 1.0 GiB of host memory; run: stoker reap"
     )
     assert code == Leftover("code/1", "code", (14,), ("",))
+    (titled,) = grouped([Orphan(15, 1, "w/1", "w", "stoker: forker of w/1")], {}, {})
+    assert "pid 15 (stoker: forker) still" in words(titled)
     assert words(code) == "code/1 has ended, but pid 14 (process) still is there; run: stoker reap"

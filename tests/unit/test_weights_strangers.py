@@ -96,8 +96,10 @@ def test_a_daemon_of_another_stoker_has_its_fingerprint(directory: Path, tmp_pat
     records.write(run, WeightsRecord(keys=[key]))
     with serving(path, STOKER_RUN_DIR=str(run.dir)):
         (found,) = here(directory)
+        (own,) = (s for s in strangers((), (), store.units_dir) if s.socket == path)
     assert (found.run, found.key, found.device) == ("w/1", key, "GPU-7")
     assert "another Stoker's (w/1)" in found.words and "not known" not in found.words
+    assert own.words == f"pid {own.pid}, left by w/1, which has ended; run: stoker reap"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to give files to another user")
