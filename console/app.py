@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -124,6 +124,12 @@ class StokerApp(App[None]):
         if self.snapshot is None or name is None:
             return None
         return next((unit for unit in self.snapshot.units if unit.unit == name), None)
+
+    def action_command_palette(self) -> None:
+        from console.palette import Palette
+
+        if self.use_command_palette and not Palette.is_open(cast(App[object], self)):
+            self.push_screen(Palette(id="--command-palette"))
 
     # Messages
 

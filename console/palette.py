@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from console import actions
 
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from console.app import StokerApp
 
 _ENTRIES = tuple(entry for entry in actions.ACTIONS if entry.id != "palette")
+
+
+class Palette(CommandPalette):
+    """Textual's, which also stays up where the terminal has no line left for its list."""
+
+    def _action_command_list(self, action: str) -> None:
+        try:
+            super()._action_command_list(action)
+        except LookupError:  # a page of no lines
+            return
 
 
 class ActionProvider(Provider):

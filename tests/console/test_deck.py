@@ -233,3 +233,14 @@ async def test_the_unit_that_the_console_is_opened_on_is_in_view(until: Any) -> 
     async with app.run_test(size=(140, 45)) as pilot:
         await until(pilot, lambda: "chat-055 " in painted(app))
         assert app.screen.query_one("#units", Lines).key == "chat-055"
+
+
+@pytest.mark.parametrize("size", [(20, 5), (10, 3), (1, 1)])
+async def test_the_palette_stays_up_where_it_has_no_room(size: tuple[int, int], until: Any) -> None:
+    app = make()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.snapshot is not None)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: app.screen.id == "--command-palette")
+        await pilot.press("pagedown", "pageup", "home", "end", "up", "down", "escape")
+        await until(pilot, lambda: isinstance(app.screen, DeckScreen))
