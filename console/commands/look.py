@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,15 @@ def runs(unit: str, limit: int | None, as_json: bool) -> None:
     print(table(rows, ("run", "phase", "profile", "started", "start", "weights", "cause"), (4,)))
 
 
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C is how following ends: nothing is to be said of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None
+
+
 @click.command()
 @click.argument("unit")
 @click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
@@ -129,9 +140,10 @@ def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_j
         emit_json({"run": run.id, "log": str(run.log), "lines": text.splitlines()})
         return
     out = sys.stdout.buffer
-    for chunk in logfile.follow(run, lines) if follow else logfile.tail(run.log, lines):
-        out.write(chunk)
-        out.flush()
+    with until_interrupted():
+        for chunk in logfile.follow(run, lines) if follow else logfile.tail(run.log, lines):
+            out.write(chunk)
+            out.flush()
 
 
 @click.command()
@@ -323,11 +335,12 @@ def events(
     )
     dirs = Context().dirs
     if follow:
-        for event in store.follow(dirs, limit, keep.matches):
-            if as_json:
-                emit_json_line(_event(event))
-            else:
-                print(_event_line(event), flush=True)
+        with until_interrupted():
+            for event in store.follow(dirs, limit, keep.matches):
+                if as_json:
+                    emit_json_line(_event(event))
+                else:
+                    print(_event_line(event), flush=True)
         return
     found = store.last(dirs, limit, keep=keep.matches)
     if as_json:

@@ -265,3 +265,21 @@ def test_events_are_filtered_by_what_an_operator_names(dirs: Dirs, document: Doc
     assert units("sigkill") == [("b", "failure")]
     assert units("--until yesterday") == []
     assert units("-n 1") == [("b", "failure")]
+
+
+@pytest.mark.parametrize("words", [["events", "-f"], ["logs", "demo", "-f"]])
+def test_following_is_ended_by_an_interrupt_without_a_word(
+    words: list[str],
+    dirs: Dirs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> Iterator[Any]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("engine_ctl.state.events.follow", interrupted)
+    monkeypatch.setattr("engine_ctl.operations.logfile.follow", interrupted)
+    monkeypatch.setattr("engine_ctl.operations.runs.run_of", lambda *_: None)
+    assert run(words) == 130
+    assert capsys.readouterr().err == ""
