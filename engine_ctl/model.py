@@ -150,7 +150,7 @@ class UnitView:
 
     `live` names each change that needs no restart ("lora load", "sleep", …) with what stands
     against it in a line, "" where nothing does; None where it is not known. `profile_problem`
-    says why the profile cannot be read now."""
+    says why the profile cannot be read now; `sweep` is the interrupted sweep whose point runs."""
 
     unit: str
     kind: Kind
@@ -180,6 +180,7 @@ class UnitView:
     memory_bytes: int | None = None
     runtime: str | None = None
     live: dict[str, str] | None = None
+    sweep: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from engine_ctl.metrics.hints import HUNG_AFTER_S
 from engine_ctl.model import Alert, GpuView, Kind, Phase, UnitView
+from engine_ctl.observe.sweeps import words
 from engine_ctl.supervise.orphans import Orphan
 
 _GIB = 1 << 30
@@ -74,6 +75,8 @@ def _of_unit(unit: UnitView) -> list[Alert]:
         elif load.stalled_s is not None and load.stalled_s >= HUNG_AFTER_S:
             text = f"{unit.unit}: requests wait and no token moved for {load.stalled_s:.0f} s"
             found.append(Alert(text, action="restart", unit=unit.unit, severity="error"))
+    if unit.sweep:
+        found.append(Alert(words(unit.unit, unit.sweep), action="undo", unit=unit.unit))
     if unit.phase is Phase.ORPHANED:
         text = f"{unit.unit}: its shim is gone, nobody watches the process; stoker ps adopts it"
         found.append(Alert(text, unit=unit.unit))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine_ctl import atomic
 from engine_ctl.errors import Failed, StokerError
 from engine_ctl.model import Kind
+from engine_ctl.observe.sweeps import interrupted_sweep
 from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Run
 from profiles.model import Profile
@@ -35,7 +36,7 @@ class DriftWatch:
     """Compares a run's profile with the files as they are; reads them only when one changed."""
 
     def __init__(self, dirs: Dirs) -> None:
-        self._dirs = dirs
+        self.dirs = dirs
         self._known: dict[str, tuple[str | None, tuple[tuple[str, int], ...], tuple[str, ...]]] = {}
         self._files: dict[str, tuple[Path, ...]] = {}
         self._problems: dict[str, str] = {}
@@ -50,7 +51,7 @@ class DriftWatch:
         path) when one of the files changed."""
         from profiles.loading import ProfileStore
 
-        store = ProfileStore(self._dirs.profiles)
+        store = ProfileStore(self.dirs.profiles)
         stamps = tuple((str(path), _mtime(path)) for path in store.user_files())
         if reference.startswith("/"):
             stamps += ((reference, _mtime(Path(reference))),)
@@ -86,7 +87,7 @@ class DriftWatch:
     def _untouched_since(self, path: Path, created: float) -> bool:
         """No profile file was written since: nothing to parse. A parent may be in either place."""
         newest = _mtime(path)
-        for directory in {path.parent, self._dirs.profiles}:
+        for directory in {path.parent, self.dirs.profiles}:
             try:
                 newest = max([newest, *(_mtime(file) for file in directory.iterdir())])
             except OSError:
@@ -103,7 +104,7 @@ class DriftWatch:
         if was is None:
             return ()
         try:
-            resolved = ProfileStore(self._dirs.profiles).load(Path(profile_path))
+            resolved = ProfileStore(self.dirs.profiles).load(Path(profile_path))
         except (StokerError, OSError) as error:
             self._problems[run.unit] = str(error)
             return ("file",)
@@ -112,9 +113,11 @@ class DriftWatch:
 
 
 def look_for_drift(drift: DriftWatch, watch: UnitWatch) -> None:
-    """What differs, and what is wrong with the file, into the watch. Raises OSError."""
-    watch.drift, watch.profile_problem = (), ""
+    """What differs, what is wrong with the file, and the sweep whose point runs though nobody works
+    on it, into the watch. Raises OSError."""
+    watch.drift, watch.profile_problem, watch.sweep = (), "", ""
     if watch.run is not None and watch.spec is not None:
+        watch.sweep = interrupted_sweep(drift.dirs, watch.run, watch.spec)
         watch.drift = drift.of(watch.run, watch.spec.profile_path, watch.spec.created)
         watch.profile_problem = drift.problem(watch.unit)
         return

@@ -211,7 +211,7 @@ class Sampler:
         try:
             look_for_drift(self._drift, watch)
         except (Failed, OSError):
-            watch.drift, watch.profile_problem = (), ""
+            watch.drift, watch.profile_problem, watch.sweep = (), "", ""
         watch.drift_known = True
 
     def _read_events(self) -> tuple[Event, ...]:

@@ -56,6 +56,7 @@ class UnitWatch:
         self.drift: tuple[str, ...] = ()
         self.drift_known = False
         self.profile_problem = ""
+        self.sweep = ""
         self.window: EngineWindow | None = None
         self.weights_now: tuple[Reason, ...] = ()
         self._live: dict[str, str] | None = None
@@ -95,7 +96,7 @@ class UnitWatch:
         self._log, self._typical, self._limits = None, None, None
         self._answer, self._answered, self._settled = None, None, False
         self._statistics = None
-        self.drift, self.drift_known = (), False
+        self.drift, self.drift_known, self.sweep = (), False, ""
         self.weights_now = ()
         self._live = None
         if self.window is not None:
@@ -221,6 +222,7 @@ class UnitWatch:
             hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
             note=self.problem or self._doing or note_of(life, phase, kind, healthy, error),
             runtime=spec.runtime,
+            sweep=self.sweep if alive else "",
             live=self._changes(run, spec) if alive and kind is Kind.ENGINE else None,
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 from engine_ctl.errors import StokerError
 from engine_ctl.model import Phase, UnitView
 from engine_ctl.observe import facts as run_facts
+from engine_ctl.observe import sweeps
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.leftovers import leftovers, words
@@ -28,7 +29,11 @@ def ps(ctx: Context, units: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
         "units": [row(view) for view in found.units],
         "leftovers": list(left),
-        "problems": [*found.problems, *map(words, left)],
+        "problems": [
+            *found.problems,
+            *(sweeps.words(view.unit, view.sweep) for view in found.units if view.sweep),
+            *map(words, left),
+        ],
     }
 
 
