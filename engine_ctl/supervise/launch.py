@@ -14,6 +14,7 @@ from pathlib import Path
 from engine_ctl.errors import Busy, Failed
 from engine_ctl.state.records import RunIdentity
 from engine_ctl.state.store import Run
+from engine_ctl.supervise import procs
 
 SHIM = Path(__file__).with_name("shim.py")
 LAUNCH_TIMEOUT_S = 30.0
@@ -41,8 +42,11 @@ def launch(run: Run, *, env: Mapping[str, str] | None = None) -> RunIdentity:
 
 def adopt(run: Run) -> bool:
     """Put a new shim over a process whose shim has died: its end will be recorded (with unknown
-    exit status) and the restart policy applied. False when there is nothing to adopt, or somebody
-    else was faster. Raises Failed when no shim could be started."""
+    exit status) and the restart policy applied. False when there is nothing to adopt, somebody
+    else was faster, or the process is that of another state directory, of which this one is a
+    copy. Raises Failed when no shim could be started."""
+    if _is_of_another_state(run):
+        return False
     try:
         _start_shim(run, ["--watch"], dict(os.environ))
     except Busy:
@@ -52,6 +56,28 @@ def adopt(run: Run) -> bool:
             return False
         raise
     return True
+
+
+def _is_of_another_state(run: Run) -> bool:
+    """True when the run's directory is a copy: its shim lives and holds the lock elsewhere, or its
+    process was started for a run of another state directory. False where neither is known."""
+    from engine_ctl.identity import alive
+
+    identity = run.identity()
+    if identity is None:
+        return False
+    if alive(identity.shim):
+        return True
+    mark = procs.run_dir_of(identity.leader.pid)
+    # A standby's fork carries the mark of the standby, which is another run of the same state.
+    return bool(mark) and not _same(procs.units_of(str(mark)), procs.units_of(str(run.dir)))
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def _is_over(run: Run) -> bool:

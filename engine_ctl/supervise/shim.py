@@ -103,6 +103,8 @@ def main(arguments: list[str]) -> int:
         return 1
     watcher.report("ok")
     watcher.run()
+    if watcher.abandoned:
+        return 0  # nothing can be recorded any more, and the process is not ours to end
     decision = watcher.end()
     if decision.delay_s is not None:
         start_again(watcher, decision.delay_s, decision.attempt, os.path.abspath(__file__))

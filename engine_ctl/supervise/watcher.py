@@ -49,6 +49,7 @@ class Watcher:
         self.began = time.monotonic()
         self.error: str | None = None
         self.ready = False
+        self.abandoned = False
         self._known: set[tuple[int, int]] = set()
         self.asked_by_signal = False
         self._before: tuple[float, int | None, int | None] | None = None
@@ -159,7 +160,7 @@ class Watcher:
     # Watching
 
     def run(self) -> None:
-        """Return when the leader has ended."""
+        """Return when the leader has ended, or (`abandoned`) an adopted run's directory."""
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
         if self.watch:
@@ -203,8 +204,20 @@ class Watcher:
             for answer in answers:
                 poll.unregister(answer[0])
             self.drain()
+            if self.watch and self._has_no_directory():
+                self.abandoned = True
+                break
         if asks is not None:
             asks.close()
+
+    def _has_no_directory(self) -> bool:
+        try:
+            os.stat(self.dir)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return False
 
     def _members(self) -> set[int]:
         found = procs.members(self.dir, self.identity, known=self._known)

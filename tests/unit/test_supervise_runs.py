@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -352,6 +353,35 @@ def test_many_adopt_at_once_one_wins(rig: Rig) -> None:
     for thread in threads:
         thread.join()
     assert sorted(results) == [False, False, False, True]
+
+
+def test_a_copied_state_directory_adopts_nothing(rig: Rig, tmp_path: Path) -> None:
+    run = rig.ready()
+    copy = Rig(tmp_path / "copy")
+    shutil.copytree(rig.dirs.state, copy.dirs.state, dirs_exist_ok=True)
+    copied = copy.store.current("demo")
+    assert copied is not None and rig.life(copied) is Life.ORPHANED
+    assert not launch.adopt(copied)  # its shim goes on for the original
+    rig.kill_shim(run)
+    assert not launch.adopt(copied)
+    assert copied.identity() == run.identity()
+    assert launch.adopt(run)
+
+
+def test_the_shim_of_an_adopted_run_leaves_with_its_directory(rig: Rig, tmp_path: Path) -> None:
+    run = rig.ready()
+    rig.kill_shim(run)
+    assert launch.adopt(run)
+    who = run.identity()
+    assert who is not None
+    moved = run.dir.rename(tmp_path / "moved")
+    try:
+        os.kill(who.shim.pid, signal.SIGUSR1)  # wakes it before its five seconds
+        assert identity.wait_gone(who.shim, 100)
+        assert identity.alive(who.leader)
+        assert not (moved / "exit.json").exists()
+    finally:
+        moved.rename(run.dir)
 
 
 # The standby: a process that forks engines whose shim it does not stay
