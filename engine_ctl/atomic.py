@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import TypeVar
@@ -42,18 +44,36 @@ def write_record(path: Path, record: msgspec.Struct) -> None:
     write_bytes(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
-def read_record(path: Path, kind: type[T]) -> T | None:
-    """Read a record; None when the file is absent or empty. Raises CorruptRecord on garbage.
+def read_record(path: Path, kind: type[T], remedy: str = "move it away to go on") -> T | None:
+    """Read a record; None when the file is absent or empty. Raises CorruptRecord on garbage and on
+    what is no regular file, saying the `remedy`.
 
     Unknown fields are ignored, so that an older Stoker can read what a newer one wrote.
     """
     try:
-        data = path.read_bytes()
+        data = _content(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if data is None:
+        raise CorruptRecord(f"{path} is damaged (it is no regular file); {remedy}")
     if not data.strip(b"\0 \n"):
         return None
     try:
         return msgspec.json.decode(data.strip(b"\0 \n"), type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise CorruptRecord(f"{path} is damaged ({error}); move it away to go on") from None
+        raise CorruptRecord(f"{path} is damaged ({error}); {remedy}") from None
+
+
+def _content(path: Path) -> bytes | None:
+    """None when it is no regular file: a pipe or a device may keep its reader waiting."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, a device without a driver
+            return None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return file.read()

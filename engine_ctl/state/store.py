@@ -75,7 +75,8 @@ class Run:
         return spec
 
     def identity(self) -> RunIdentity | None:
-        return atomic.read_record(self.dir / "identity.json", RunIdentity)
+        remedy = f"to go on: stoker stop {self.unit}"
+        return atomic.read_record(self.dir / "identity.json", RunIdentity, remedy)
 
     def ready(self) -> ReadyRecord | None:
         return atomic.read_record(self.dir / "ready.json", ReadyRecord)
@@ -129,7 +130,8 @@ class Store:
 
     def load(self, unit: str) -> UnitRecord:
         """Raises NotFound, or CorruptRecord."""
-        record = atomic.read_record(self.unit_dir(unit) / "unit.json", UnitRecord)
+        remedy = f"to go on: stoker stop {unit}; stoker remove {unit}"
+        record = atomic.read_record(self.unit_dir(unit) / "unit.json", UnitRecord, remedy)
         if record is None:
             raise NotFound(f"no unit named {unit}; see: stoker ps")
         return record
@@ -273,7 +275,7 @@ class Store:
 def is_locked(path: Path) -> bool:
     """True while another open file holds an exclusive flock on `path`. Changes nothing."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import time
 
 TYPE_CHECKING = False  # typing costs the shim 0.7 MB
@@ -18,9 +19,14 @@ RESERVED = 4096
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """The record, None when it is absent, blank or damaged."""
+    """The record, None when it is absent, blank, damaged, or no regular file (a pipe would keep
+    its reader waiting)."""
     try:
-        with open(path, "rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return None
+        with open(fd, "rb") as file:
             data = file.read().strip(b"\0 \n")
         value = json.loads(data) if data else None
     except (OSError, ValueError, RecursionError):

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.model import Kind
 from engine_ctl.state.records import ExitRecord, RunSpec, UnitRecord
 from engine_ctl.state.store import Store
+from engine_ctl.supervise import disk
 from profiles.model import EnvRef
 from tests.standin.rig import Rig, dirs_in, rig, until
 
@@ -138,6 +140,26 @@ def test_a_damaged_record_is_one_line_and_harms_nobody_else(store: Store, garbag
     assert path.read_text() == garbage
     with pytest.raises(CorruptRecord):
         store.load("bad")
+
+
+def test_a_damaged_unit_says_the_commands_that_go_on(store: Store) -> None:
+    store.create("bad", Kind.ENGINE)
+    (store.unit_dir("bad") / "unit.json").write_text("{")
+    assert store.list_units().problems[0].endswith("to go on: stoker stop bad; stoker remove bad")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_a_damaged_record(
+    store: Store, make: Callable[[Path], None]
+) -> None:
+    store.create("demo", Kind.ENGINE)
+    path = store.new_run(spec()).dir / "spec.json"
+    path.unlink()
+    make(path)
+    (run,) = store.runs("demo")
+    with pytest.raises(CorruptRecord, match=r"spec\.json is damaged \(it is no regular file\)"):
+        run.spec()
+    assert disk.read_json(str(path)) is None
 
 
 def test_other_damage_is_told_too(store: Store) -> None:

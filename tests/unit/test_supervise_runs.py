@@ -696,6 +696,8 @@ def test_a_damaged_record_of_the_unit_does_not_keep_an_engine_up(rig: Rig, name:
     assert lifecycle.stop(ctx, "demo")["how"] == "ask"
     assert rig.life(run) is Life.EXITED and marked(run) == []
     assert rig.life(other) is Life.RUNNING
+    lifecycle.remove(ctx, "demo")
+    assert [row["unit"] for row in ps(ctx)["units"]] == ["other"]
 
 
 def test_a_log_that_fills_the_disk_is_ended_by_it_and_recorded(small_disk: Path) -> None:
