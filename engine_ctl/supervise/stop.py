@@ -20,6 +20,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import disk, liveness, procs, segments
 from engine_ctl.supervise.launch import hold_shim_lock
 from engine_ctl.supervise.liveness import Liveness
+from engine_ctl.supervise.recover import mend
 from engine_ctl.supervise.sweep import TERM_S, sweep
 from profiles.model import Stop
 
@@ -90,7 +91,9 @@ def stop(
 
     `ladder` defaults to the run's own. `drained` is asked during `drain_s` whether requests are
     done; without it there is no drain. A step of 0 s is left out. `on_step` is called as steps
-    begin. Raises Failed when something of the run could not be ended (which, and why)."""
+    begin. Damaged records are set aside. Raises Failed when something of the run could not be
+    ended (which, and why)."""
+    mend(run)
     times = ladder or _own_ladder(run)
     climb = _Ladder(run, on_step)
     life = _settled(run)

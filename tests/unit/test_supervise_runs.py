@@ -700,6 +700,37 @@ def test_a_damaged_record_of_the_unit_does_not_keep_an_engine_up(rig: Rig, name:
     assert [row["unit"] for row in ps(ctx)["units"]] == ["other"]
 
 
+@pytest.mark.parametrize("shim", ["its own", "another", "none"])
+def test_an_engine_with_a_damaged_identity_is_found_and_stopped(rig: Rig, shim: str) -> None:
+    run, other = rig.start(children=2), rig.start(unit="other")
+    ctx, who = Context(rig.dirs), run.identity()
+    assert who is not None
+    if shim != "its own":
+        rig.kill_shim(run)
+    if shim == "another":
+        assert launch.adopt(run)
+    (run.dir / "identity.json").write_text("{")
+    (run.dir / "ready.json").write_text("{")
+    assert "stoker stop demo" in str(ps(ctx)["problems"])
+    assert lifecycle.stop(ctx, "demo")["how"] == "ask"
+    record, found = run.exit(), run.identity()
+    assert record is not None and record.requested and found is not None
+    assert found.leader == who.leader and marked(run) == []
+    assert rig.life(run) is Life.EXITED and rig.life(other) is Life.RUNNING
+    assert lifecycle.remove(ctx, "demo")["removed"]
+
+
+def test_a_damaged_identity_without_a_process_is_told(rig: Rig) -> None:
+    run = rig.start()
+    stop(run)
+    (run.dir / "identity.json").write_text("{")
+    (exit_record := run.dir / "exit.json").rename(kept := run.dir / "kept")
+    with pytest.raises(Failed, match=r"no process of demo/1 is found; move it away"):
+        stop(run)
+    kept.rename(exit_record)
+    assert stop(run).how == "already"
+
+
 def test_a_log_that_fills_the_disk_is_ended_by_it_and_recorded(small_disk: Path) -> None:
     rig = Rig(small_disk)
     try:
