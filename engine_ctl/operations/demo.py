@@ -86,7 +86,7 @@ def up(ctx: Context, tell: Tell, progress: Progress) -> Demo:
         run = lifecycle.start(ctx, UNIT, UNIT, tell)
     else:
         tell(f"{UNIT}: {run.id} runs already")
-    lifecycle.wait_ready(ctx, run, tell)
+    run = lifecycle.ready_run(ctx, run, tell)
     spec, ready = run.spec(), run.ready()
     url = completion.base_url(spec)
     text = completion.ask(url, spec.served_name or spec.model or UNIT, PROMPT)

@@ -15,7 +15,7 @@ from engine_ctl.logs import timeline
 from engine_ctl.logs.classify import classify_file
 from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
-from engine_ctl.operations import snapshots
+from engine_ctl.operations import ports, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.fixes import fixes_for
 from engine_ctl.operations.leftovers import leftovers, words
@@ -98,12 +98,13 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
     elif known.cause is None and life.life.value not in ("failed", "lost", "orphaned"):
         return None
     spec = run.spec()
+    cause = known.cause and ports.with_owner(known.cause, spec.port)
     before = _phase_before(known)
     changed, by = _changed(ctx, run)
     return FailureCard(
         unit=run.unit,
         run=run.id,
-        cause=known.cause,
+        cause=cause,
         profile=spec.profile or "",
         phase=before,
         after_s=record.seconds if record else None,

@@ -14,7 +14,7 @@ from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.model import Kind, Verdict
-from engine_ctl.operations import ports
+from engine_ctl.operations import ports, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
@@ -37,6 +37,12 @@ from profiles.loading import Resolved
 from profiles.model import Profile
 
 Tell = Callable[[str], None]
+
+
+class PortTaken(Failed):
+    """Another program has the port that was free when the run was made."""
+
+
 # How often a start that is waited for looks at who listens on its port.
 LISTENER_S = 1.0
 
@@ -80,8 +86,11 @@ def _is_daemon(ctx: Context, unit: str) -> bool:
     return False
 
 
-def endpoint_for(ctx: Context, unit: str, profile: Profile) -> Endpoint:
-    """The address of the next run: the profile's port, else the first free one from 8000 up.
+def endpoint_for(
+    ctx: Context, unit: str, profile: Profile, avoid: frozenset[int] = frozenset()
+) -> Endpoint:
+    """The address of the next run: the profile's port, else the first free one from 8000 up that
+    is not in `avoid`.
 
     Raises Busy, naming the owner, when the port is taken by somebody else.
     """
@@ -92,18 +101,24 @@ def endpoint_for(ctx: Context, unit: str, profile: Profile) -> Endpoint:
         problem = None if port == held else port_problem(profile.host, port)
         if problem:
             raise Busy(problem)
-        return behind_front(ctx, unit, profile, Endpoint(profile.host, port))
-    port = ports.first_free(profile.host, DEFAULT_PORT, _claimed(ctx, unit))
-    return behind_front(ctx, unit, profile, Endpoint(profile.host, port))
+        return behind_front(ctx, unit, profile, Endpoint(profile.host, port), avoid)
+    port = ports.first_free(profile.host, DEFAULT_PORT, _claimed(ctx, unit) | avoid)
+    return behind_front(ctx, unit, profile, Endpoint(profile.host, port), avoid)
 
 
-def behind_front(ctx: Context, unit: str, profile: Profile, public: Endpoint) -> Endpoint:
+def behind_front(
+    ctx: Context,
+    unit: str,
+    profile: Profile,
+    public: Endpoint,
+    avoid: frozenset[int] = frozenset(),
+) -> Endpoint:
     """Where the engine itself listens when clients go to `public`: there, or, with a front, on a
     private port of this machine. Raises Failed when the profile cannot have a front."""
     if not profile.front:
         return public
     refuse_if([fronts.front_problem(profile)])
-    taken = _claimed(ctx, unit) | {public.port}
+    taken = _claimed(ctx, unit) | {public.port} | avoid
     port = ports.first_free(fronts.LOOPBACK, fronts.FIRST_PRIVATE_PORT, taken)
     return Endpoint(fronts.LOOPBACK, port, public.host, public.port)
 
@@ -134,8 +149,15 @@ def _claimed(ctx: Context, but: str) -> frozenset[int]:
     return frozenset(claimed)
 
 
-def start(ctx: Context, unit: str, profile: str | None = None, tell: Tell = lambda _: None) -> Run:
-    """Start the unit with its profile file as it is now; returns once the process exists.
+def start(
+    ctx: Context,
+    unit: str,
+    profile: str | None = None,
+    tell: Tell = lambda _: None,
+    avoid: frozenset[int] = frozenset(),
+) -> Run:
+    """Start the unit with its profile file as it is now; returns once the process exists. `avoid`:
+    ports that are not to be chosen where the profile names none.
 
     Raises Busy when it runs already or another operation holds it, Failed with the first thing
     that is in the way, before anything is started. A preload daemon's unit starts its daemon.
@@ -150,20 +172,25 @@ def start(ctx: Context, unit: str, profile: str | None = None, tell: Tell = lamb
         current = ctx.store.current(unit)
         if current is not None and is_live(current):
             raise Busy(f"unit {unit} runs already ({current.id}); use: stoker restart {unit}")
-        run = launch_engine(ctx, record, resolved, current, tell)
+        run = launch_engine(ctx, record, resolved, current, tell, avoid)
     ctx.event(unit, f"started with profile {record.profile}")
     return run
 
 
 def launch_engine(
-    ctx: Context, record: UnitRecord, resolved: Resolved, current: Run | None, tell: Tell
+    ctx: Context,
+    record: UnitRecord,
+    resolved: Resolved,
+    current: Run | None,
+    tell: Tell,
+    avoid: frozenset[int] = frozenset(),
 ) -> Run:
     """Make and start the unit's next run, from a standby where the profile allows one. The caller
     holds the unit's lock."""
     profile = resolved.profile
     runtime = usable_runtime(ctx, resolved)
     refuse_if([model_problem(profile), dev_mode_problem(profile)])
-    endpoint = endpoint_for(ctx, record.unit, profile)
+    endpoint = endpoint_for(ctx, record.unit, profile, avoid)
     if profile.preload is not None:
         from engine_ctl.operations.weights_ready import ensure_daemon
 
@@ -195,7 +222,8 @@ def usable_runtime(ctx: Context, resolved: Resolved) -> Runtime:
 
 
 def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None:
-    """Wait until the run serves. Raises Failed with the cause when it ends or takes too long."""
+    """Wait until the run serves. Raises Failed with the cause when it ends or takes too long,
+    PortTaken when that is another program on its port."""
     from engine_ctl.operations.watching import StartWatch
 
     watch = StartWatch(run)
@@ -211,16 +239,42 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None
         if life.ended:
             cause = watch.cause()
             ctx.event(run.unit, f"failed to start: {cause}", "error")
-            raise Failed(f"{run.id} failed: {cause}; see: stoker why {run.unit}")
+            kind = PortTaken if cause.startswith("port_in_use: ") else Failed
+            raise kind(f"{run.id} failed: {cause}; see: stoker why {run.unit}")
         now = time.monotonic()
         if now > look_at:
             look_at = now + LISTENER_S
             problem = other_listener(ctx, run)
             if problem:
-                raise Failed(problem)
+                raise PortTaken(problem)
         if now > deadline:
             raise Failed(f"{run.id} is not ready yet; it goes on: stoker logs {run.unit} -f")
         time.sleep(poll_s)
+
+
+def ready_run(ctx: Context, run: Run, tell: Tell) -> Run:
+    """As `wait_ready`; the run that serves. Where the profile leaves the port open and another
+    program took it after it had been chosen, that is once more, on the next free one."""
+    try:
+        wait_ready(ctx, run, tell)
+        return run
+    except PortTaken as taken:
+        again = _elsewhere(ctx, run, tell, taken)
+    wait_ready(ctx, again, tell)
+    return again
+
+
+def _elsewhere(ctx: Context, run: Run, tell: Tell, taken: PortTaken) -> Run:
+    profile, port = snapshots.load(run), run.spec().port
+    if profile is None or profile.port is not None or port is None:
+        raise taken
+    with ctx.store.lock(run.unit):
+        if ctx.store.current(run.unit) != run or ctx.store.load(run.unit).desired != "running":
+            raise taken
+        if is_live(run):
+            stop_run(ctx, run, tell, reason=f"another program has port {port}")
+    tell(f"{run.unit}: another program took port {port} meanwhile; once more on the next free one")
+    return start(ctx, run.unit, None, tell, frozenset({port}))
 
 
 def other_listener(ctx: Context, run: Run) -> str | None:
@@ -264,7 +318,7 @@ def _say_fallback(run: Run, tell: Tell) -> None:
 def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, Any]:
     """What `start` reports; waits for readiness when asked."""
     if wait:
-        wait_ready(ctx, run, tell)
+        run = ready_run(ctx, run, tell)
     spec, ready = run.spec(), run.ready()
     if ready:
         where = f"http://{spec.client_host}:{spec.client_port}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+from dataclasses import replace
+
+from engine_ctl.model import Cause
 
 
 def is_free(host: str, port: int) -> bool:
@@ -46,6 +49,19 @@ def owner(port: int) -> tuple[int, str] | None:
         return None
     pid = next((pid for pid in pids if pid), 0)
     return pid, command_of(pid) if pid else "another user's process"
+
+
+def with_owner(cause: Cause, port: int | None) -> Cause:
+    """The cause that a port is taken, with who listens there now, where that can be known."""
+    if cause.category != "port_in_use" or port is None or " is taken: " not in cause.hint:
+        return cause
+    found = owner(port)
+    if found is None:
+        return cause
+    pid, command = found
+    who = f"pid {pid} ({command})" if pid else command
+    hint = cause.hint.replace(" is taken: ", f" is taken (now by {who}): ", 1)
+    return replace(cause, hint=hint)
 
 
 def command_of(pid: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.model import Phase
+from engine_ctl.operations import ports
 from engine_ctl.state.store import Run
 
 _CHUNK = 1 << 20
@@ -57,6 +58,7 @@ class StartWatch:
         except OSError:
             found = None
         if found is not None:
+            found = ports.with_owner(found, self.run.spec().port)
             return f"{found.category}: {found.hint}" if found.hint else found.line
         if record is not None and record.signal is not None:
             return f"ended by signal {record.signal}"
