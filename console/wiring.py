@@ -141,11 +141,12 @@ def _live(unit: str, *words: str) -> str:
 
 class LazyFeed:
     """The sampler, made when it is started (on a thread of the app's). An engine whose shim died
-    is given a new one as soon as it is seen."""
+    is given a new one as soon as it is seen; a run that is lost gets its event."""
 
     def __init__(self) -> None:
         self._sampler: Any = None
         self._tried_at = -ADOPT_EVERY_S
+        self._lost: set[str | None] = set()
 
     def start(self, callback: Callable[[Snapshot], None]) -> None:
         from engine_ctl.observe.sampler import Sampler
@@ -160,8 +161,10 @@ class LazyFeed:
         def seen(snapshot: Snapshot) -> None:
             callback(snapshot)
             orphaned = any(unit.phase is Phase.ORPHANED for unit in snapshot.units)
-            if orphaned and time.monotonic() - self._tried_at >= ADOPT_EVERY_S:
+            lost = {unit.run for unit in snapshot.units if unit.phase is Phase.LOST} - self._lost
+            if (orphaned or lost) and time.monotonic() - self._tried_at >= ADOPT_EVERY_S:
                 self._tried_at = time.monotonic()
+                self._lost |= lost
                 threading.Thread(
                     target=lambda: adopt_orphans(ctx), name="adopt", daemon=True
                 ).start()

@@ -13,7 +13,7 @@ from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
 from engine_ctl.logs.classify import classify_file
-from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
+from engine_ctl.model import STARTING, Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import ports, snapshots
 from engine_ctl.operations.context import Context
@@ -99,7 +99,7 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
         return None
     spec = run.spec()
     cause = known.cause and ports.with_owner(known.cause, spec.port)
-    before = _phase_before(known)
+    before = _phase_before(known, life.ready, asked=life.facts.request is not None)
     changed, by = _changed(ctx, run)
     return FailureCard(
         unit=run.unit,
@@ -198,8 +198,18 @@ def _failing(known: run_facts.RunFacts) -> bool:
     return bool(known.phases) and known.phases[-1].phase is Phase.FAILED
 
 
-def _phase_before(known: run_facts.RunFacts) -> Phase | None:
-    marks = [m.phase for m in known.phases if m.phase not in (Phase.FAILED, Phase.EXITED)]
+_AFTERWARDS = (Phase.DRAINING, Phase.STOPPING)
+
+
+def _phase_before(known: run_facts.RunFacts, ready: bool, asked: bool) -> Phase | None:
+    """The phase that failed. `ready`: it was; a log need not say so (a standby's). `asked`:
+    somebody asked it to end; else its stopping only followed from the failure."""
+    every = [mark.phase for mark in known.phases if mark.phase is not Phase.EXITED]
+    marks = every[: every.index(Phase.FAILED)] if Phase.FAILED in every else every
+    while marks and marks[-1] in _AFTERWARDS and not asked:
+        marks.pop()
+    if ready and (not marks or marks[-1] in STARTING):
+        return Phase.READY
     return marks[-1] if marks else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from engine_ctl.atomic import CorruptRecord
@@ -12,6 +13,8 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise.launch import adopt
 from engine_ctl.supervise.liveness import Life
+
+TOLD = "lost.told"
 
 
 def is_live(run: Run) -> bool:
@@ -61,7 +64,8 @@ def refuse_own(ctx: Context, pid: int) -> None:
 
 
 def adopt_orphans(ctx: Context) -> list[str]:
-    """Put a shim over every live process whose shim has died; returns the runs adopted.
+    """Put a shim over every live process whose shim has died; returns the runs adopted. A run
+    that is lost gets its event, which nobody else writes.
 
     Called by every command that looks, so that a dead shim is mended by the next `stoker`.
     """
@@ -71,13 +75,29 @@ def adopt_orphans(ctx: Context) -> list[str]:
         if run is None:
             continue
         try:
-            orphaned = liveness.look(run, record.kind).life is Life.ORPHANED and adopt(run)
+            life = liveness.look(run, record.kind).life
+            orphaned = life is Life.ORPHANED and adopt(run)
+            if life is Life.LOST:
+                _tell_lost(ctx, run)
         except (CorruptRecord, NotFound):  # said by the look at the units
             continue
         if orphaned:
             ctx.event(record.unit, f"adopted {run.id}: its shim was gone", "warning")
             adopted.append(run.id)
     return adopted
+
+
+def _tell_lost(ctx: Context, run: Run) -> None:
+    """Write the event of a run whose end nobody saw, once. None for one that never executed."""
+    if (run.dir / TOLD).exists():
+        return
+    life = liveness.look(run)
+    if life.life is not Life.LOST or life.facts.identity is None:
+        return
+    with suppress(OSError):  # somebody else was faster, or there is no room to remember it
+        os.close(os.open(run.dir / TOLD, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        severity = "warning" if life.facts.request is not None else "error"
+        ctx.event(run.unit, f"{run.id} is lost: {life.note}", severity)
 
 
 def users_of_runtime(ctx: Context, runtime: Runtime) -> list[str]:

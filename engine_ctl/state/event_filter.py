@@ -26,7 +26,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("prune", r"^forgot "),
     ("fallback", r"fell back|from disk|fallback"),
     ("restart", r"is started again as "),
-    ("failure", r"\bfail(?:ed|s)\b|could not be started|restarts are used up"),
+    ("failure", r"\bfail(?:ed|s)\b|could not be started|restarts are used up| is lost: "),
     ("weights", r"\bweights\b|^preload |daemon"),
     ("stop", r"^(?:stopped|ended|removed)\b"),
     ("start", r"^started\b|^ready\b|is not ready"),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine_ctl import atomic
-from engine_ctl.model import Kind, Reason, Verdict
+from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.facts import RunFacts
 from engine_ctl.operations import explain
@@ -118,3 +118,31 @@ def test_a_failure_is_explained_while_the_process_still_hangs(tmp_path: Path) ->
         assert card.outcome == "failed, its process has not ended yet"
     finally:
         written.close()
+
+
+@pytest.mark.parametrize(
+    ("marks", "ready", "asked", "phase"),
+    [
+        ((Phase.IMPORTING, Phase.LOADING, Phase.FAILED), False, False, Phase.LOADING),
+        ((Phase.LOADING, Phase.STOPPING), False, False, Phase.LOADING),
+        (
+            (Phase.LOADING, Phase.DRAINING, Phase.STOPPING, Phase.EXITED),
+            False,
+            False,
+            Phase.LOADING,
+        ),
+        ((Phase.LOADING, Phase.FAILED, Phase.STOPPING), False, True, Phase.LOADING),
+        ((Phase.READY, Phase.STOPPING, Phase.FAILED), True, True, Phase.STOPPING),
+        ((Phase.READY, Phase.STOPPING), True, False, Phase.READY),
+        ((Phase.READY, Phase.SLEEPING, Phase.FAILED), True, False, Phase.SLEEPING),
+        ((Phase.IMPORTING,), True, False, Phase.READY),
+        ((Phase.IMPORTING, Phase.FAILED), False, False, Phase.IMPORTING),
+        ((Phase.STOPPING,), False, False, None),
+    ],
+)
+def test_the_phase_that_failed_is_named(
+    marks: tuple[Phase, ...], ready: bool, asked: bool, phase: Phase | None
+) -> None:
+    phases = tuple(PhaseMark(mark, float(n), 1.0) for n, mark in enumerate(marks))
+    known = RunFacts(run="a/1", phases=phases)
+    assert explain._phase_before(known, ready, asked) is phase

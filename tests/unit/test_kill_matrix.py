@@ -11,6 +11,10 @@ import pytest
 
 from engine_ctl import identity
 from engine_ctl.model import Phase
+from engine_ctl.operations.context import Context
+from engine_ctl.operations.runs import adopt_orphans
+from engine_ctl.state import events
+from engine_ctl.state.event_filter import kind_of
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import launch, liveness, orphans, procs
 from engine_ctl.supervise.liveness import Life
@@ -217,6 +221,13 @@ def test_everything_killed_at_once(rig: Rig) -> None:
         rig.kill(pid)
     until(lambda: nothing_left(rig, run))
     assert rig.life(run) is Life.LOST
+    for _ in range(2):
+        assert adopt_orphans(Context(rig.dirs, by="test")) == []
+    told = [event for event in events.last(rig.dirs, 10, unit="demo") if "lost" in event.text]
+    assert [event.text for event in told] == [
+        "demo/1 is lost: shim and process are gone; nobody saw the end"
+    ]
+    assert told[0].severity == "error" and kind_of(told[0]) == "failure"
     assert stop(run).how == "already"
     assert orphans.find(rig.store) == []
 
