@@ -9,6 +9,7 @@ import msgspec
 
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime
+from engine_ctl.operations.local_files import files_problem
 from engine_ctl.operations.planning import DEFAULT_PORT, Endpoint, engine_spec
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check
@@ -17,15 +18,20 @@ from engine_ctl.standby.lifecycle import Wanted
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """vLLM's answer and the version that gave it."""
+    """vLLM's answer, the version that gave it, and what a start would miss on this machine."""
 
     answer: Check
     version: str
+    missing: str | None = None
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        error = self.answer.error
+        return (error.line,) if error is not None and not self.answer.ok else ()
 
     @property
     def errors(self) -> tuple[str, ...]:
-        error = self.answer.error
-        return (error.line,) if error is not None and not self.answer.ok else ()
+        return (*self.refused, *((self.missing,) if self.missing else ()))
 
     def document(self) -> dict[str, Any]:
         """`{"ok", "version", "errors", "warnings", "effective", "non_default", …}`."""
@@ -33,7 +39,8 @@ class Checked:
         return {**plain, "version": self.version, "errors": list(self.errors)}
 
     def text(self) -> str:
-        lines = [f"vLLM {self.version} " + ("refuses it:" if self.errors else "accepts it:")]
+        accepts = "accepts it, but its start would fail:" if self.missing else "accepts it:"
+        lines = [f"vLLM {self.version} " + ("refuses it:" if self.refused else accepts)]
         lines += [f"  {error}" for error in self.errors]
         shown = {k: v for k, v in self.answer.effective.items() if v is not None}
         width = max((len(key) for key in shown), default=0)
@@ -51,4 +58,4 @@ def check(ctx: Context, name: str) -> Checked:
     endpoint = Endpoint(profile.host, profile.port or DEFAULT_PORT)
     spec = engine_spec("check", profile, runtime, ctx.schema_for(runtime), endpoint, ctx.by)
     answer = standbys.check(ctx.store, Wanted.of(runtime, spec), spec.argv)
-    return Checked(answer, runtime.version)
+    return Checked(answer, runtime.version, files_problem(resolved.profile))

@@ -16,6 +16,7 @@ from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.model import Kind, Verdict
 from engine_ctl.operations import ports, snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.local_files import files_problem
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
     Endpoint,
@@ -189,7 +190,7 @@ def launch_engine(
     holds the unit's lock."""
     profile = resolved.profile
     runtime = usable_runtime(ctx, resolved)
-    refuse_if([model_problem(profile), dev_mode_problem(profile)])
+    refuse_if([model_problem(profile), files_problem(profile), dev_mode_problem(profile)])
     endpoint = endpoint_for(ctx, record.unit, profile, avoid)
     if profile.preload is not None:
         from engine_ctl.operations.weights_ready import ensure_daemon

@@ -28,6 +28,7 @@ from engine_ctl.operations.lifecycle import (
     usable_runtime,
     wait_ready,
 )
+from engine_ctl.operations.local_files import files_problem
 from engine_ctl.operations.planning import Endpoint, model_problem, refuse_if
 from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.weights_ready import ensure_daemon
@@ -80,7 +81,7 @@ def swap(
         live = current if current is not None and is_live(current) else None
         profile = resolved.profile
         runtime = usable_runtime(ctx, resolved)
-        refuse_if([model_problem(profile), dev_mode_problem(profile)])
+        refuse_if([model_problem(profile), files_problem(profile), dev_mode_problem(profile)])
         if live is not None and what != "restart":
             done = _live(ctx, live, profile, tell, what)
             if done is not None:

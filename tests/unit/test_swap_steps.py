@@ -16,6 +16,7 @@ import pytest
 from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.operations import lifecycle, swapping
 from engine_ctl.swap import journal
+from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome, Step, SwapRecord
 from tests.standin.rig import free_port, until
 from tests.standin.serving import Serving, trap
@@ -235,6 +236,19 @@ def test_a_port_that_is_taken_already_touches_nothing(here: Serving) -> None:
         with pytest.raises(Busy, match=f"port {port} is in use"):
             swapping.swap_to(here.ctx, "u", "elsewhere", lambda _: None)
     assert here.current("u").id == before and here.answers("u") == "1"
+
+
+def test_an_adapter_that_is_not_there_touches_nothing(here: Serving) -> None:
+    before = here.current("u").id
+    missing = "the LoRA adapter x: /nope/lora does not exist"
+    here.profile("adapted", 1, args={"max_num_seqs": 7, "lora_modules": ["x=/nope/lora"]})
+    assert f"profile adapted: {missing}" in forecast(here.ctx, "u", "adapted").errors
+    with pytest.raises(Failed, match=missing):
+        swapping.swap_to(here.ctx, "u", "adapted", lambda _: None)
+    with pytest.raises(Failed, match=missing):
+        lifecycle.start(here.ctx, "v", "adapted")
+    assert here.current("u").id == before and here.answers("u") == "1"
+    here.ctx.store.remove("v")
 
 
 def test_a_model_removed_after_the_check_is_rolled_back(here: Serving) -> None:

@@ -1,0 +1,49 @@
+"""Files and directories of this machine that a profile's arguments name and vLLM reads only when
+the engine has started: one that is missing is said before anything is stopped for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from engine_ctl.errors import StokerError
+from engine_ctl.live.adapters import adapters_of
+from engine_ctl.live.requirements import is_set, plain
+from profiles.argv import expanded
+from profiles.model import Profile
+
+_LOCAL = ("/", "./", "../", "~")
+_FILES = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
+# vLLM takes a value with one of these for the template itself.
+_TEMPLATE = "{}\n"
+
+
+def files_problem(profile: Profile) -> str | None:
+    """The first path of the arguments that is not there; None: go on. Names that are no local
+    path (a hub's, a template of vLLM's own) are left for vLLM to find."""
+    try:
+        args = plain(expanded(profile, os.environ).args)
+    except StokerError:
+        return None  # said by whoever fills in the values for the start
+    named: list[tuple[str, Any]] = [
+        (f"the LoRA adapter {adapter.name}", adapter.path)
+        for adapter in (adapters_of(args.get("lora_modules")) or {}).values()
+    ]
+    template = args.get("chat_template")
+    if isinstance(template, str) and not any(mark in template for mark in _TEMPLATE):
+        named.append(("chat_template", template))
+    if not is_set(args.get("skip_tokenizer_init")):
+        named.append(("tokenizer", args.get("tokenizer")))
+    named += [(name, args.get(name)) for name in _FILES]
+    for what, path in named:
+        if isinstance(path, str) and path.startswith(_LOCAL) and not _there(path):
+            return f"profile {profile.name}: {what}: {path} does not exist"
+    return None
+
+
+def _there(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return True  # not ours to read: vLLM finds out

@@ -1,0 +1,81 @@
+"""Paths of arguments that vLLM reads only at the end of a start are looked at before it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_ctl.operations.checking import Checked
+from engine_ctl.operations.local_files import files_problem
+from engine_ctl.standby.client import Check
+from profiles.model import Profile
+
+
+def problem(**args: Any) -> str | None:
+    return files_problem(Profile(name="p", model="m", args=args))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["x=/nope/lora"],
+        "x=/nope/lora",
+        ['{"name": "x", "path": "/nope/lora", "base_model_name": "m"}'],
+        json.dumps([{"name": "x", "path": "/nope/lora"}]),
+        [{"name": "x", "path": "/nope/lora"}],
+        {"x": "/nope/lora"},
+    ],
+)
+@pytest.mark.parametrize("spelling", ["lora_modules", "lora-modules"])
+def test_an_adapter_that_is_not_there(spelling: str, value: Any) -> None:
+    assert problem(**{spelling: value}) == (
+        "profile p: the LoRA adapter x: /nope/lora does not exist"
+    )
+
+
+@pytest.mark.parametrize("path", ["./nope", "../nope", "~/nope", "${HOME}/nope"])
+def test_local_paths_in_other_words(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    found = problem(lora_modules=[f"x={path}"])
+    assert found is not None and "nope does not exist" in found
+
+
+@pytest.mark.parametrize(
+    "name", ["chat_template", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "tokenizer"]
+)
+def test_files_and_the_tokenizer(name: str, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    assert problem(**{name: str(there)}) == f"profile p: {name}: {there} does not exist"
+    there.write_text("")
+    assert problem(**{name: str(there)}) is None
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"lora_modules": ["x=acme/lora", '{"name": "y", "path": "acme/lora"}']},
+        {"lora_modules": ["not to be read here"]},
+        {"lora_modules": ["x=${NOT_SET_ANYWHERE}/lora"]},
+        {"chat_template": "/* {{ messages }} */"},
+        {"chat_template": "tool_chat_template.jinja"},
+        {"tokenizer": "acme/tokenizer"},
+        {"tokenizer": "/nope", "skip_tokenizer_init": True},
+        {},
+    ],
+)
+def test_what_is_no_path_of_this_machine_is_left_to_vllm(args: dict[str, Any]) -> None:
+    assert problem(**args) is None
+
+
+def test_a_check_says_it_beside_what_vllm_says() -> None:
+    missing = problem(lora_modules=["x=/nope/lora"])
+    found = Checked(Check(ok=True), "0.33.0", missing)
+    assert found.errors == (missing,) and found.document()["errors"] == [missing]
+    assert found.text().startswith("vLLM 0.33.0 accepts it, but its start would fail:\n  profile p")
+    assert Checked(Check(ok=True), "0.33.0").text() == "vLLM 0.33.0 accepts it:"
