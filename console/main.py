@@ -109,10 +109,31 @@ def main(argv: list[str] | None = None) -> None:
         # Not every locale has a dash or an arrow: what it lacks becomes a question mark.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    sys.exit(_with_output(run(sys.argv[1:] if argv is None else argv)))
+
+
+def _with_output(status: int) -> int:
+    """The exit status, once all is written or its reader has gone."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        print(f"stoker: {_in_words(error)}", file=sys.stderr)
+        _drop_output()
+        return status or 1
+    return status
+
+
+def _drop_output() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def run(argv: list[str]) -> int:
+    stdout, stderr = sys.stdout, sys.stderr
     try:
         result: Any = stoker.main(args=argv, prog_name="stoker", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -131,7 +152,14 @@ def run(argv: list[str]) -> int:
         print(f"stoker: {INTERRUPTED}", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        return 0
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        # Click ends the process when the reader of its output has gone, with streams of its own.
+        sys.stdout, sys.stderr = stdout, stderr
+        _drop_output()
         return 0
     except OSError as error:
         print(f"stoker: {_in_words(error)}", file=sys.stderr)

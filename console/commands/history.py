@@ -10,6 +10,7 @@ import time
 import click
 
 from console.commands.output import emit_json, json_option, table
+from console.view.numbers import wall
 from engine_ctl.errors import Failed, Usage
 
 
@@ -71,7 +72,7 @@ def history(
     )
     rows = [
         (
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["at"])),
+            wall(e["at"], "%Y-%m-%d %H:%M:%S"),
             e["id"] if e["kind"] == "bench" else f"start {e['id'].rpartition('/')[2]}",
             e["unit"],
             e["profile"] or "–",

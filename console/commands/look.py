@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.commands.output import emit_json, emit_json_line, json_option, plain, table
+from console.view.numbers import wall
 from engine_ctl.errors import Usage
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def runs(unit: str, limit: int | None, as_json: bool) -> None:
         if "problem" in run:
             rows.append((run["run"], "damaged", "–", "–", "–", "–", run["problem"]))
             continue
-        when = time.strftime("%m-%d %H:%M:%S", time.localtime(run["started"]))
+        when = wall(run["started"], "%m-%d %H:%M:%S")
         cause = run["cause"]["category"] if run["cause"] else ""
         rows.append(
             (
@@ -359,7 +359,7 @@ def _event(event: Event) -> dict[str, Any]:
 
 
 def _event_line(event: Event) -> str:
-    when = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at))
+    when = wall(event.at, "%m-%d %H:%M:%S")
     mark = {"info": " ", "warning": "!", "error": "✗"}.get(event.severity, " ")
     who = f" ({event.by})" if event.by else ""
     return f"{when} {mark} {event.unit or '–':16} {event.text}{who}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from console.view.numbers import wall
 from console.view.spans import Item, Span, clean, clip_line, line, pad
 from engine_ctl.model import Event
 
@@ -19,15 +19,14 @@ def items(events: Sequence[Event], now: float, cells: int) -> list[Item]:
     day = ""
     widest = min(max([len(event.unit or "") for event in events] + [6]), 20)
     for index, event in enumerate(sorted(events, key=lambda event: event.at, reverse=True)):
-        local = time.localtime(event.at)
-        today = time.strftime("%A %d %B %Y", local)
+        today = wall(event.at, "%A %d %B %Y")
         if today != day:
             day = today
             found.append(Item(None, ((), line(Span(f"  {day}", "title")))))
         sign, style = _SIGN.get(event.severity, ("·", "muted"))
         spans = (
             Span(f" {sign} ", style),
-            Span(time.strftime("%H:%M:%S ", local), "muted"),
+            Span(wall(event.at, "%H:%M:%S") + " ", "muted"),
             Span(pad(clean(event.unit or ""), widest) + " ", "bold"),
             Span(clean(event.text), style if style != "muted" else ""),
             Span(f"   {clean(event.by)}" if event.by else "", "muted"),

@@ -69,16 +69,22 @@ def milliseconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
+def wall(at: float | None, form: str) -> str:
+    """Local wall-clock time in strftime's `form`; N/A for one that no calendar has."""
+    try:
+        return "N/A" if at is None else time.strftime(form, time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "N/A"
+
+
 def clock(at: float) -> str:
     """Local wall-clock time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    return wall(at, "%H:%M:%S")
 
 
 def moment(at: float | None, now: float) -> str:
     """Time of day, with the date when it was not today."""
     if at is None:
         return UNKNOWN
-    local = time.localtime(at)
-    if local[:3] == time.localtime(now)[:3]:
-        return time.strftime("%H:%M:%S", local)
-    return time.strftime("%d %b %H:%M", local)
+    today = wall(at, "%Y-%m-%d") == wall(now, "%Y-%m-%d")
+    return wall(at, "%H:%M:%S" if today else "%d %b %H:%M")

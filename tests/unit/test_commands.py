@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,19 @@ import click
 import pytest
 
 from console.main import run, stoker
+from engine_ctl import atomic
+from engine_ctl.model import Event, Kind
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.listing import ps, runs
 from engine_ctl.paths import Dirs
+from engine_ctl.state import events
+from engine_ctl.state.records import ExitRecord, RunSpec
+from engine_ctl.state.store import Store
 from tests.standin.observed import Recorded, Written, recorded_log
 from tests.standin.pages import page
 
+ROOT = Path(__file__).parents[2]
 Document = Callable[..., dict[str, Any]]
 
 
@@ -246,9 +255,6 @@ def test_a_fault_of_our_own_is_one_line_too(
 
 
 def test_events_are_filtered_by_what_an_operator_names(dirs: Dirs, document: Document) -> None:
-    from engine_ctl.state import events
-    from engine_ctl.state.store import Store
-
     Store(dirs)
     events.record(dirs, "a", "started with profile p", by="anna")
     events.record(dirs, "a", "failed to start: oom", severity="error", by="anna")
@@ -283,3 +289,36 @@ def test_following_is_ended_by_an_interrupt_without_a_word(
     monkeypatch.setattr("engine_ctl.operations.runs.run_of", lambda *_: None)
     assert run(words) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["ps"], ["ps", "--json"]])
+def test_a_reader_that_has_gone_is_no_error(words: list[str], dirs: Dirs) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-c", "from console.main import main; main()", *words]
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("created", [1e25, -1e25])
+def test_a_wall_time_that_no_calendar_has_is_said_as_unknown(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str], created: float
+) -> None:
+    store = Store(dirs)
+    store.create("a", Kind.ENGINE)
+    made = store.new_run(RunSpec(unit="a", kind=Kind.ENGINE, argv=["x"], created=created))
+    store.set_current(made)
+    atomic.write_record(made.dir / "exit.json", ExitRecord(ended=created, seconds=1.0, code=1))
+    events.append(dirs, Event(at=created, unit="a", text="started"))
+    for words in (["runs", "a"], ["history"], ["events"]):
+        assert run(words) == 0
+        out, err = capsys.readouterr()
+        assert "N/A" in out and err == "", words
+    for words in (["ps"], ["why", "a"], ["starts", "a"], ["phases", "a"]):
+        run(words)
+        assert "fault of Stoker" not in capsys.readouterr().err, words
