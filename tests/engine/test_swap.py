@@ -33,14 +33,16 @@ def quiet(_: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
+def here(
+    cpu_runtime: CpuRuntime, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     with world(cpu_runtime, tiny_model) as made:
         # Not the first free one from 8000 up: while no engine holds it, others would take it.
         made.profile("one", port=free_port())
         made.profile("two", args={"max_num_seqs": 4})
         made.profile("refused", args={"max_model_len": 99999999})
-        nowhere = {"enable_lora": True, "lora_modules": ["x=/nowhere/at/all"]}
-        made.profile("dies", args=nowhere)
+        empty = tmp_path_factory.mktemp("no-adapter")
+        made.profile("dies", args={"enable_lora": True, "lora_modules": [f"x={empty}"]})
         made.profile("late", ready_timeout_s=0.5)
         yield made
 
