@@ -131,14 +131,17 @@ def import_(
         refuse_own(ctx, pid)
         found = import_pid(pid, name=name)
     else:
-        text = sys.stdin.buffer.read() if source == "-" else _bytes(source)
-        found = import_profile(text, kind=kind, name=name)
+        text = _text(None if source == "-" else source)
+        passed = source == "-" or source.startswith("/dev/")
+        base = Path.cwd() if passed else Path(source).absolute().parent
+        found = import_profile(text, kind=kind, name=name, base=base)
     saved = catalogue.save_profile(ctx, found.profile, name, force) if name else None
     if as_json:
         emit_json(
             {
                 "profile": catalogue.plain(found.profile),
                 "unrepresented": found.unrepresented,
+                "notes": found.notes,
                 "kind": found.kind,
                 "path": saved,
             }
@@ -150,11 +153,19 @@ def import_(
         print(catalogue.yaml_text(found.profile), end="")
     for line in found.unrepresented:
         print(f"not represented: {line}", file=sys.stderr)
+    for line in found.notes:
+        print(f"note: {line}", file=sys.stderr)
 
 
-def _bytes(path: str) -> bytes:
+def _text(path: str | None) -> bytes:
+    """A file's bytes, or standard input's; never more than an import takes."""
+    from profiles.importing import MAX_BYTES
+
+    if path is None:
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise Failed(f"cannot read {path}: {error.strerror}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,21 @@ def removable(ctx: Context, name: str) -> Path:
 
 def own_path(ctx: Context, name: str) -> Path:
     """The operator's file of that name, there or not. Raises Usage for what is no name."""
-    if "/" in name or name.startswith(".") or not name:
-        raise Usage(f"{name!r} cannot name a profile: use letters, digits, . _ -")
-    return ctx.dirs.profiles / f"{name.removesuffix('.yaml')}.yaml"
+    plain = re.fullmatch(r"\w[\w.-]*", name) is not None
+    path = ctx.dirs.profiles / f"{name.removesuffix('.yaml')}.yaml"
+    # A file that an operator named otherwise can still be edited and removed.
+    if "/" in name or name.startswith((".", "-")) or not (plain or _there(path)):
+        raise Usage(
+            f"{name!r} cannot name a profile: use letters, digits, . _ - (not . or - first)"
+        )
+    return path
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def summaries(ctx: Context) -> tuple[ProfileSummary, ...]:

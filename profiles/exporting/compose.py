@@ -9,6 +9,7 @@ from profiles.exporting.command import ALL_INTERFACES, Export
 from profiles.exporting.documents import dump
 from profiles.exporting.shell import one_line
 from profiles.importing.container import loopback_only, restart_text
+from profiles.importing.ports import DEFAULT_PORT, published
 from profiles.importing.references import Command, parse
 from profiles.model import EnvRef, Restart
 
@@ -33,6 +34,7 @@ def export_compose(export: Export) -> str:
                 chosen[key] = value
     elif "ipc" not in body and "shm_size" not in body:
         chosen["ipc"] = "host"
+    _host_paths(export, body, chosen)
     say_host = _ports(export, body, chosen)
     _command(export, engine, export.words(say_host), ["vllm", "serve"])
     _environment(export, engine)
@@ -55,22 +57,34 @@ def export_compose(export: Export) -> str:
 def _ports(export: Export, body: dict[str, Any], chosen: dict[str, Any]) -> bool:
     """Publish the engine's port; returns whether `--host` must be said inside."""
     profile = export.profile
-    if "ports" not in body and "network_mode" not in body:
-        port = profile.port if profile.port is not None else 8000
-        published = f"{port}:{port}"
+    inside = profile.port if profile.port is not None else DEFAULT_PORT
+    own = body.get("ports") or []
+    silent = profile.port is not None and all(published(item, inside) is None for item in own)
+    if "network_mode" not in body and (not own or silent):
+        mapping = f"{inside}:{inside}"
         if profile.host == ALL_INTERFACES:
-            chosen["ports"] = [published]
+            chosen["ports"] = [*own, mapping]
         else:
             address = "127.0.0.1" if profile.host in ("127.0.0.1", "localhost") else profile.host
             address = f"[{address}]" if ":" in address else address
-            chosen["ports"] = [f"{address}:{published}"]
-        if profile.host not in (ALL_INTERFACES, "127.0.0.1"):
+            chosen["ports"] = [*own, f"{address}:{mapping}"]
+        if own or profile.host not in (ALL_INTERFACES, "127.0.0.1"):
             export.keep["host"] = profile.host
         return False
     loopback = loopback_only(body.get("ports") or [])
     if loopback and profile.host == ALL_INTERFACES:
         export.keep["host"] = profile.host
     return not (loopback and profile.host == "127.0.0.1")
+
+
+def _host_paths(export: Export, body: dict[str, Any], chosen: dict[str, Any]) -> None:
+    """Mount the host's paths that the profile names, where its container had them elsewhere."""
+    paths = export.origin.get("host_paths")
+    volumes = body.get("volumes") or []
+    if isinstance(paths, dict) and isinstance(volumes, list):
+        wanted = [path for target, path in paths.items() if path != target and path not in paths]
+        if wanted:
+            chosen["volumes"] = [*volumes, *(f"{path}:{path}" for path in dict.fromkeys(wanted))]
 
 
 def _daemon(export: Export) -> tuple[str, dict[str, Any]]:

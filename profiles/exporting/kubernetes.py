@@ -25,6 +25,8 @@ def export_kubernetes(export: Export) -> str:
         target: Any = documents[int(origin.get("document", 0))]
         for key in origin.get("path", ()):
             target = target[key]
+        if _host_paths(export, target):
+            export.chosen["kubernetes"] = {"manifest": digest(documents)}
         target |= container
     else:
         documents = [_deployment(export, container)]
@@ -35,6 +37,23 @@ def export_kubernetes(export: Export) -> str:
     if export.profile.restart == Restart():
         export.keep.pop("restart", None)
     return export.header() + "\n" + dump_all(documents)
+
+
+def _host_paths(export: Export, target: dict[str, Any]) -> bool:
+    """Mount the host's paths that the profile names, where the container had them elsewhere."""
+    paths = export.origin.get("host_paths")
+    mounts = target.get("volumeMounts")
+    if not isinstance(paths, dict) or not isinstance(mounts, list):
+        return False
+    more = [
+        {**mount, "mountPath": paths[place]}
+        for mount in mounts
+        if isinstance(mount, dict)
+        and (place := str(mount.get("mountPath")).rstrip("/")) in paths
+        and paths[place] not in paths
+    ]
+    target["volumeMounts"] = [*mounts, *more]
+    return bool(more)
 
 
 def _deployment(export: Export, container: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,18 @@ from profiles.importing.recognise import KINDS, recognise
 from profiles.model import Profile
 from profiles.schema import ArgumentSchema, shipped
 
-__all__ = ["KINDS", "Imported", "document", "import_pid", "import_profile", "recognise"]
+MAX_BYTES = 4 << 20
+MAX_LINES = 20_000
+
+__all__ = [
+    "KINDS",
+    "MAX_BYTES",
+    "Imported",
+    "document",
+    "import_pid",
+    "import_profile",
+    "recognise",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +32,13 @@ class Imported:
     """A profile, what could not be said in it (sentences without secrets), and the kind of text.
 
     Nothing that `unrepresented` names is lost: it is in the profile's `origin`, unless the
-    sentence says that it was left out."""
+    sentence says that it was left out. `notes` say what was rewritten on the way: paths under a
+    mount as the host's, the port as the published one."""
 
     profile: Profile
     unrepresented: tuple[str, ...]
     kind: str
+    notes: tuple[str, ...] = ()
 
 
 def import_profile(
@@ -33,11 +46,13 @@ def import_profile(
     kind: str | None = None,
     name: str | None = None,
     schema: ArgumentSchema | None = None,
+    base: Path | None = None,
 ) -> Imported:
     """Read a text of one of KINDS; without `kind` it is recognised.
 
     `name` names the profile (and chooses the service or container of that name, if there is
-    one). Raises Usage, one line, with the line number where there is one."""
+    one). Relative mounts of a container count from `base`. Raises Usage, one line, with the line
+    number where there is one."""
     plain = _decoded(text)
     body, carried = read_carried(plain)
     found = kind or recognise(body)
@@ -45,11 +60,12 @@ def import_profile(
         raise Usage(f"{_first_line(body)}; give its kind: {', '.join(KINDS)}")
     if found not in KINDS:
         raise Usage(f"unknown kind {found!r}; there are {', '.join(KINDS)}")
-    draft = Draft(found)
+    draft = Draft(found, base=base, as_written=bool(carried))
     _read(draft, body, name)
     profile = build(draft, schema or shipped(), name)
     profile = apply_carried(profile, carried)
-    return Imported(profile, tuple(dict.fromkeys(draft.unrepresented)), found)
+    notes = tuple(dict.fromkeys(draft.notes))
+    return Imported(profile, tuple(dict.fromkeys(draft.unrepresented)), found, notes)
 
 
 def import_pid(
@@ -70,6 +86,12 @@ def import_pid(
 
 
 def _decoded(text: str | bytes) -> str:
+    lines = text.count(b"\n" if isinstance(text, bytes) else "\n")  # type: ignore[arg-type]
+    if len(text) > MAX_BYTES or lines > MAX_LINES:
+        raise Usage(
+            f"the text is larger than what starts an engine (at most {MAX_BYTES >> 20} MiB and "
+            f"{MAX_LINES} lines): give only the part with `vllm serve` or the container"
+        )
     if isinstance(text, bytes):
         try:
             plain = text.decode("utf-8-sig")

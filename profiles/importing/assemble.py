@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ import msgspec
 from engine_ctl.errors import Usage
 from profiles.importing.arguments import Parsed, parse_arguments
 from profiles.importing.launching import SERVER_MODULES, Invocation
+from profiles.importing.mounts import HostPaths, Mount
+from profiles.importing.ports import ALL_INTERFACES, DEFAULT_PORT, published, shown
 from profiles.importing.references import (
     Command,
     Literal,
@@ -47,7 +50,9 @@ class Draft:
     """What one text says, before it is a profile. Texts are in the profile's notation.
 
     `command` is serve or server (the API server's module). `unrepresented` are the sentences for
-    the report; `secrets` the literal values that must not be written anywhere."""
+    the report, `notes` those on what was rewritten; `secrets` the literal values that must not be
+    written anywhere. `base` is the folder from which relative mounts count. `as_written`: the text
+    is an export, whose paths and ports are the host's already."""
 
     kind: str
     words: list[str] = field(default_factory=list)
@@ -60,8 +65,17 @@ class Draft:
     name: str | None = None
     origin: dict[str, Any] = field(default_factory=dict)
     unrepresented: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    mounts: list[Mount] = field(default_factory=list)
+    ports: list[Any] = field(default_factory=list)
+    base: Path | None = None
+    as_written: bool = False
     secrets: set[str] = field(default_factory=set)
     read_config: Callable[[str], str | None] = lambda path: None
+
+    def takes_ports(self) -> bool:
+        """Whether the published ports say where the profile serves; `build` reports them then."""
+        return bool(self.ports) and not self.as_written
 
     def note(self, text: str) -> None:
         if text not in self.unrepresented:
@@ -94,16 +108,28 @@ def build(draft: Draft, schema: ArgumentSchema, name: str | None) -> Profile:
     draft.unrepresented += [n for n in parsed.notes if n not in draft.unrepresented]
     args = parsed.args
     model = _model(draft, parsed)
+    paths = HostPaths([] if draft.as_written else draft.mounts)
+    inside, model = model, str(paths.argument("model", model))
+    draft.env = paths.environment(draft.env)
+    args = {key: paths.argument(key, value) for key, value in args.items()}
     env = _env(draft)
     secret_arguments(draft, args, env)
     served = args.pop("served_model_name", ())
+    if model != inside and not served:
+        served = inside
+        draft.notes.append(f"served_name {inside}: what its clients ask for stays as it was")
     port = _port(draft, args.pop("port", None))
     host = str(args.pop("host", "") or "")
     if not host:
-        host = "127.0.0.1" if draft.loopback else "0.0.0.0"
+        host = "127.0.0.1" if draft.loopback else ALL_INTERFACES
+    if draft.takes_ports():
+        host, port = _published(draft, host, port)
     for key, value in {"model": model, **args}.items():
         _note_open(draft, key, value)
-    preload = _preload(draft, args, schema, env) if draft.preload_words is not None else None
+    preload = None
+    if draft.preload_words is not None:
+        preload = _preload(draft, args, schema, env, paths)
+    _mounts(draft, paths)
     if parsed.extra:
         draft.origin["extra_words"] = parsed.extra
     gpus = _gpus(draft, env)
@@ -111,6 +137,7 @@ def build(draft: Draft, schema: ArgumentSchema, name: str | None) -> Profile:
     served_name = served_name if served else ()
     chosen = name or draft.name or _name(served_name[0] if served_name else model)
     draft.unrepresented = [mask(text, draft.secrets) for text in draft.unrepresented]
+    draft.notes = [mask(text, draft.secrets) for text in draft.notes]
     return Profile(
         name=_name(chosen),
         model=model,
@@ -173,6 +200,49 @@ def _port(draft: Draft, value: Any) -> int | None:
         return None
     draft.note(f"port {text}: taken as {default[1]}")
     return int(default[1])
+
+
+def _published(draft: Draft, host: str, port: int | None) -> tuple[str, int | None]:
+    """Where the host serves the engine. docker publishes on all interfaces unless told otherwise;
+    `origin.container.ports` keeps only what the profile does not say."""
+    inside = port if port is not None else DEFAULT_PORT
+    found = [(item, published(item, inside)) for item in draft.ports]
+    item, where = next(((i, p) for i, p in found if p is not None), (None, None))
+    if where is None or where.port is None:
+        draft.note(f"ports: {shown(draft.ports)}")
+        if where is None:
+            draft.notes.append(f"port {inside}, where the engine listens, is not published")
+        return host, port
+    rest = [other for other in draft.ports if other is not item]
+    container = draft.origin.get("container")
+    if isinstance(container, dict):
+        container["ports"] = [o for o in container.get("ports", []) if o != item]
+        if not container["ports"]:
+            del container["ports"]
+        if not container:
+            del draft.origin["container"]
+    draft.origin.pop("port", None)
+    if rest:
+        draft.note(f"ports: {shown(rest)}")
+    address = {"localhost": "127.0.0.1", "": ALL_INTERFACES}.get(where.address, where.address)
+    said = f"{where.address}:{where.port}" if where.address else str(where.port)
+    everywhere = "" if where.address else ", on all interfaces, as docker publishes it"
+    draft.notes.append(
+        f"host {address}, port {where.port}: {said} is published for the container's "
+        f"{inside}{everywhere}"
+    )
+    return address, where.port
+
+
+def _mounts(draft: Draft, paths: HostPaths) -> None:
+    """Report the mounts, and keep for an export which of the host's paths are needed."""
+    if draft.as_written:
+        paths = HostPaths(draft.mounts)
+    for text in paths.unsaid():
+        draft.note(text)
+    draft.notes += paths.said()
+    if paths.sources():
+        draft.origin["host_paths"] = paths.sources()
 
 
 def _env(draft: Draft) -> dict[str, str | EnvRef]:
@@ -286,12 +356,13 @@ def _preload(
     args: dict[str, Any],
     schema: ArgumentSchema,
     env: dict[str, str | EnvRef],
+    paths: HostPaths,
 ) -> Preload:
     """The daemon's section: what its command says that the engine's does not."""
     parsed = parse_arguments(draft.preload_words or [], schema, "preload", draft.read_config)
     for note in parsed.notes:
         draft.note(f"vllm preload: {note}")
-    own = parsed.args
+    own = {key: paths.argument(key, value) for key, value in parsed.args.items()}
     own.pop("model", None)
     fields: dict[str, Any] = {}
     token = own.pop("seed_token", None)

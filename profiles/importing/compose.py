@@ -14,6 +14,7 @@ from profiles.importing.container import (
     take_environment,
 )
 from profiles.importing.documents import load_yaml, plain
+from profiles.importing.mounts import compose_mount
 from profiles.importing.references import Literal, Piece, Reference, closing, render
 from profiles.importing.shellwords import split
 
@@ -50,10 +51,11 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
     daemon = _daemon(bodies[chosen], daemons)
     _service(draft, chosen, bodies[chosen])
     if daemon is not None:
-        other = Draft(draft.kind)
+        other = Draft(draft.kind, base=draft.base, as_written=draft.as_written)
         _service(other, daemon, bodies[daemon])
         draft.preload_words = other.preload_words
         draft.secrets |= other.secrets
+        draft.mounts += [mount for mount in other.mounts if mount not in draft.mounts]
         draft.origin["preload_service"] = {"name": daemon, **other.origin}
         for note in other.unrepresented:
             draft.note(f"service {daemon}: {note}")
@@ -158,8 +160,17 @@ def _service(draft: Draft, name: str, body: dict[str, Any]) -> None:
         value = body["gpus"]
         _devices(draft, value if isinstance(value, list) else [{"count": value}])
     draft.loopback = loopback_only(body.get("ports") or [])
+    for item in body.get("volumes") or []:
+        found = compose_mount(_escaped(item), draft.base)
+        if found is None:
+            draft.note(f"volumes: {plain(item)}")
+        else:
+            draft.mounts.append(found)
+    if body.get("network_mode") != "host":
+        draft.ports = [_escaped(item) for item in body.get("ports") or []]
     for key, value in left.items():
-        draft.note(f"{key}: {plain(value)}")
+        if key != "volumes" and not (key == "ports" and draft.takes_ports()):
+            draft.note(f"{key}: {plain(value)}")
     if left:
         draft.origin["container"] = _escaped(left)
     entrypoint = _words(body.get("entrypoint"))

@@ -12,6 +12,7 @@ from profiles.importing.container import (
     restart_policy,
     take_environment,
 )
+from profiles.importing.mounts import bind, volume
 from profiles.importing.references import sole_name
 from profiles.importing.secrets import scrub
 
@@ -141,11 +142,25 @@ def import_run(draft: Draft, words: list[str], engine: str = "docker") -> None:
     take_environment(draft, [_pair(item) for item in env])
     draft.name = draft.name or container.get("container_name")
     draft.loopback = loopback_only(container.get("ports", []))
+    _mounts(draft, container)
+    if container.get("network_mode") != "host":
+        draft.ports = list(container.get("ports", []))
     for key, value in container.items():
-        draft.note(f"{key}: {_shown(value)}")
+        if key not in ("volumes", "mounts") and not (key == "ports" and draft.takes_ports()):
+            draft.note(f"{key}: {_shown(value)}")
     if container:
         draft.origin["container"] = container
     entry_command(draft, entrypoint, words[i:])
+
+
+def _mounts(draft: Draft, container: dict[str, Any]) -> None:
+    for key in ("volumes", "mounts"):
+        for text in container.get(key, []):
+            found = volume(text, draft.base) if key == "volumes" else bind(text, draft.base)
+            if found is None:
+                draft.note(f"{key}: {scrub(text)}")
+            else:
+                draft.mounts.append(found)
 
 
 def _options(word: str, following: list[str]) -> list[tuple[str, str, int]]:

@@ -10,7 +10,8 @@ from engine_ctl.errors import Usage
 from profiles.importing.assemble import Draft
 from profiles.importing.container import entry_command, restart_policy, take_environment
 from profiles.importing.documents import load_all, plain
-from profiles.importing.references import Literal, Piece, Reference, parse, render
+from profiles.importing.mounts import Mount, host_path
+from profiles.importing.references import Literal, Piece, Reference, literal, parse, render
 from profiles.importing.secrets import is_secret, looks_secret, masked
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
@@ -33,8 +34,9 @@ def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> 
     others = [item[2].get("name") for item in found if item[2] is not body]
     if others:
         draft.note(f"other containers: {', '.join(str(o) for o in others)}")
-    _container(draft, body)
     document = documents[place]
+    _mounts(draft, body, _at(document, path[:-2]) if len(path) >= 2 else body)
+    _container(draft, body)
     named = document.get("metadata") if isinstance(document, dict) else None
     name = named.get("name") if isinstance(named, dict) else None
     draft.name = draft.name or name or body.get("name")
@@ -54,7 +56,7 @@ def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> 
         return
     draft.origin["kubernetes"] = origin
     kinds = [str(d.get("kind", "values")) if isinstance(d, dict) else "values" for d in documents]
-    draft.note(f"kept as it is: {', '.join(kinds)} around the container")
+    draft.note(f"the {', '.join(kinds)} around the container; an export writes it again")
 
 
 def containers(document: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -113,11 +115,41 @@ def _container(draft: Draft, body: dict[str, Any]) -> None:
         draft.note(f"image {image}: a profile runs in a runtime, not in an image")
     known = _environment(draft, body)
     for key, value in body.items():
-        if key not in (*_HANDLED, "name"):
+        if key not in (*_HANDLED, "name", "volumeMounts"):
             draft.note(f"{key}: {plain(value)}")
     _gpus(draft, body)
     command = _words(body.get("command"), known)
     entry_command(draft, command or None, _words(body.get("args"), known))
+
+
+def _mounts(draft: Draft, body: dict[str, Any], pod: Any) -> None:
+    """The container's volumeMounts with the pod's hostPath volumes."""
+    volumes = {
+        str(v.get("name")): v
+        for v in _list(pod.get("volumes") if isinstance(pod, dict) else None)
+        if isinstance(v, dict)
+    }
+    for item in _list(body.get("volumeMounts")):
+        if not isinstance(item, dict) or not item.get("mountPath"):
+            draft.note(f"volumeMounts: {plain(item)}")
+            continue
+        name = str(item.get("name"))
+        found = volumes.get(name, {}).get("hostPath")
+        source = found.get("path") if isinstance(found, dict) else None
+        below = item.get("subPath")
+        if source and below:
+            source = f"{str(source).rstrip('/')}/{below}"
+        if item.get("subPathExpr"):
+            source = None
+        draft.mounts.append(
+            Mount(
+                str(item["mountPath"]).rstrip("/") or "/",
+                host_path(literal(str(source)), None) if source else None,
+                "volumeMounts",
+                plain(item),
+                f"volume {name}",
+            )
+        )
 
 
 def _environment(draft: Draft, body: dict[str, Any]) -> dict[str, str]:

@@ -188,7 +188,7 @@ def test_compose_keeps_container_and_interpolation() -> None:
     profile = import_profile(SHAPES["docker"]).profile
     service = compose(profile)["chat"]
     assert service["restart"] == "unless-stopped"
-    assert service["ports"] == ["8001:8000"]
+    assert service["ports"] == ["8001:8001"]
     assert service["volumes"] == ["~/.cache/huggingface:/root/.cache/huggingface"]
     assert service["image"] == "vllm/vllm-openai:v0.33.0"
     literal = compose(Profile(name="m", model="m", args={"chat_template": "$5 ${A:-b} $${C}"}))["m"]

@@ -158,7 +158,7 @@ def test_docker_with_two_layers_of_quotes_and_underscores() -> None:
         "trust_remote_code": True,
     }
     assert profile.gpus == (0, 1)
-    assert profile.port is None
+    assert (profile.host, profile.port) == ("0.0.0.0", 8001)
     assert profile.restart.policy == "always"
     assert profile.env == {
         "HF_TOKEN": EnvRef(from_env="HF_TOKEN"),
@@ -167,10 +167,10 @@ def test_docker_with_two_layers_of_quotes_and_underscores() -> None:
     assert profile.origin["image"] == "vllm/vllm-openai:v0.33.0"
     assert profile.origin["restart"] == "unless-stopped"
     container = profile.origin["container"]
-    assert container["ports"] == ["8001:8000"]
+    assert "ports" not in container
     assert container["volumes"] == ["~/.cache/huggingface:/root/.cache/huggingface"]
     assert container["ipc"] == "host"
-    assert any("8001:8000" in text for text in found.unrepresented)
+    assert any("port 8001: " in text for text in found.notes)
     assert any("vllm/vllm-openai:v0.33.0" in text for text in found.unrepresented)
 
 

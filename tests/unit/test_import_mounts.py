@@ -1,0 +1,199 @@
+"""Containers see paths and ports that the host does not: a profile has the host's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from profiles.exporting import EXPORTS, export_profile
+from profiles.importing import Imported, document, import_profile
+
+COMMONEST = (
+    "docker run --gpus all -v /data/models:/models -p 8001:8000 --ipc=host "
+    "vllm/vllm-openai:v0.10 --model /models/X"
+)
+
+
+def take(options: str, words: str = "--model /models/X", base: Path | None = None) -> Imported:
+    return import_profile(f"docker run {options} vllm/vllm-openai:v0.33.0 {words}", base=base)
+
+
+def test_the_commonest_line_of_all() -> None:
+    found = import_profile(COMMONEST)
+    profile = found.profile
+    assert (profile.model, profile.host, profile.port) == ("/data/models/X", "0.0.0.0", 8001)
+    assert profile.served_name == ("/models/X",)
+    assert "model: /models in the container is /data/models on the host" in found.notes
+    assert any("port 8001" in text and "all interfaces" in text for text in found.notes)
+    assert not any("8001" in text or "/models" in text for text in found.unrepresented)
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_what_was_mounted_survives_every_export(kind: str) -> None:
+    first = import_profile(COMMONEST).profile
+    again = import_profile(export_profile(first, kind))
+    assert document(again.profile) == document(first)
+    assert again.notes == ()
+
+
+def test_an_exported_container_has_the_hosts_paths_and_port() -> None:
+    text = export_profile(import_profile(COMMONEST).profile, "compose")
+    service = next(iter(yaml.safe_load(text)["services"].values()))
+    assert service["volumes"] == ["/data/models:/models", "/data/models:/data/models"]
+    assert service["ports"] == ["8001:8001"]
+    assert "/data/models/X" in service["command"]
+
+
+def test_another_port_stays_published_beside_the_engines() -> None:
+    first = take("-p 127.0.0.1:8001:8000 -p 9000:9000").profile
+    assert (first.host, first.port) == ("127.0.0.1", 8001)
+    text = export_profile(first, "compose")
+    service = next(iter(yaml.safe_load(text)["services"].values()))
+    assert service["ports"] == ["9000:9000", "127.0.0.1:8001:8001"]
+    assert "--host" not in service["command"]
+    assert document(import_profile(text).profile) == document(first)
+
+
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        ("-v /data:/models", "/data/X"),
+        ("-v /data:/models:ro,z", "/data/X"),
+        ("-v/data/:/models/", "/data/X"),
+        ("--volume=/data:/models", "/data/X"),
+        ("--mount type=bind,src=/data,dst=/models", "/data/X"),
+        ("--mount type=bind,source=/data,target=/models,readonly", "/data/X"),
+        ("-v /all:/ -v /data:/models", "/data/X"),
+        ("-v /data:/models -v /fast/X:/models/X", "/fast/X"),
+        ("-v /data:/model", "/models/X"),
+        ("-v ~/data:/models", "${HOME}/data/X"),
+        ("-v $HOME/data:/models", "${HOME}/data/X"),
+        ("-v ${STORE:-/data}:/models", "${STORE:-/data}/X"),
+        ("-v $PWD/data:/models", "/srv/app/data/X"),
+        ("-v ./data:/models", "/srv/app/data/X"),
+        ("-v ../data:/models", "/srv/data/X"),
+        ("-v store:/models", "/models/X"),
+        ("--mount type=volume,src=store,dst=/models", "/models/X"),
+        ("-v /models", "/models/X"),
+    ],
+)
+def test_spellings_of_a_mount(options: str, model: str) -> None:
+    assert take(options, base=Path("/srv/app")).profile.model == model
+
+
+def test_every_argument_that_is_a_path() -> None:
+    profile = take(
+        "-v /data:/models -v /t:/templates -e HF_HOME=/models/hf "
+        "-e PYTHONPATH=/models/a:/templates",
+        "--model /models/X --tokenizer /models/T --chat-template /templates/c.jinja "
+        "--download-dir /models --lora-modules a=/models/a "
+        '\'{"name": "b", "path": "/models/b"}\' --served-model-name chat --root-path /models '
+        '--speculative-config \'{"model": "/models/draft"}\'',
+    ).profile
+    assert profile.served_name == ("chat",)
+    assert profile.args == {
+        "tokenizer": "/data/T",
+        "chat_template": "/t/c.jinja",
+        "download_dir": "/data",
+        "lora_modules": ["a=/data/a", {"name": "b", "path": "/data/b"}],
+        "root_path": "/models",
+        "speculative_config": {"model": "/data/draft"},
+    }
+    assert profile.env == {"HF_HOME": "/data/hf", "PYTHONPATH": "/data/a:/t"}
+
+
+def test_the_images_own_cache_elsewhere_on_the_host() -> None:
+    moved = take("-v /data/hf:/root/.cache/huggingface", "--model org/m").profile
+    assert moved.env == {"HF_HOME": "/data/hf"}
+    usual = take("-v ~/.cache/huggingface:/root/.cache/huggingface", "--model org/m").profile
+    assert usual.env == {}
+
+
+def test_a_named_volume_is_said() -> None:
+    found = take("-v store:/models")
+    assert any(text.startswith("volume store: has no path") for text in found.unrepresented)
+    assert found.profile.served_name == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "host", "port"),
+    [
+        ("-p 127.0.0.1:8001:8000", "", "127.0.0.1", 8001),
+        ("-p localhost:8001:8000", "", "127.0.0.1", 8001),
+        ("-p [::1]:8001:8000", "", "::1", 8001),
+        ("-p 8001:8000/tcp", "", "0.0.0.0", 8001),
+        ("-p 8001:9000", "--port 9000", "0.0.0.0", 8001),
+        ("-p 8001:8000", "--host 127.0.0.1", "0.0.0.0", 8001),
+        ("-p 8001-8003:7999-8001", "", "0.0.0.0", 8002),
+        ("-p ${PORT:-8001}:8000", "", "0.0.0.0", 8001),
+        ("-p 8000", "", "0.0.0.0", None),
+        ("-p 8001:8000/udp", "", "0.0.0.0", None),
+        ("-p 9000:9000", "", "0.0.0.0", None),
+        ("--network host -p 8001:8000", "--port 8005", "0.0.0.0", 8005),
+        ("--network host", "--host 127.0.0.1", "127.0.0.1", None),
+        ("", "--port 8005", "0.0.0.0", 8005),
+    ],
+)
+def test_published_ports(options: str, words: str, host: str, port: int | None) -> None:
+    profile = take(options, f"--model org/m {words}").profile
+    assert (profile.host, profile.port) == (host, port)
+
+
+COMPOSE = """\
+services:
+  llm:
+    image: vllm/vllm-openai:v0.33.0
+    command: [--model, /models/X, --chat-template, /t/c.jinja, --download-dir, /cache]
+    volumes:
+      - ./models:/models:ro
+      - {type: bind, source: ../t, target: /t}
+      - {type: volume, source: store, target: /cache}
+    ports:
+      - {target: 8000, published: "8001", host_ip: 127.0.0.1}
+volumes: {store: {}}
+"""
+
+
+def test_compose_mounts_count_from_the_files_folder() -> None:
+    found = import_profile(COMPOSE, base=Path("/srv/app"))
+    profile = found.profile
+    assert profile.model == "/srv/app/models/X"
+    assert profile.args == {"chat_template": "/srv/t/c.jinja", "download_dir": "/cache"}
+    assert (profile.host, profile.port) == ("127.0.0.1", 8001)
+    assert any(text.startswith("volume store:") for text in found.unrepresented)
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: v
+    image: vllm/vllm-openai:v0.33.0
+    args: [--model, /models/X, --download-dir, /cache]
+    volumeMounts:
+    - {name: m, mountPath: /models, subPath: llm}
+    - {name: c, mountPath: /cache}
+  volumes:
+  - {name: m, hostPath: {path: /data}}
+  - {name: c, persistentVolumeClaim: {claimName: c}}
+"""
+
+
+def test_kubernetes_host_paths() -> None:
+    found = import_profile(POD)
+    assert found.profile.model == "/data/llm/X"
+    assert found.profile.args == {"download_dir": "/cache"}
+    assert any(text.startswith("volume c: has no path") for text in found.unrepresented)
+    assert not any("kept as it is" in text for text in found.unrepresented)
+    again = import_profile(export_profile(found.profile, "kubernetes"))
+    assert document(again.profile) == document(found.profile)
+
+
+def test_a_pod_that_is_written_again_sees_the_hosts_paths() -> None:
+    pod = yaml.safe_load(export_profile(import_profile(POD).profile, "kubernetes"))
+    mounts = pod["spec"]["containers"][0]["volumeMounts"]
+    assert {"name": "m", "mountPath": "/data/llm", "subPath": "llm"} in mounts
