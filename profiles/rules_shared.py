@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from profiles.rules import (
@@ -15,16 +16,28 @@ from profiles.rules import (
     config_key,
 )
 
-MULTIMODAL = argument(
-    "limit_mm_per_prompt",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
-    "allowed_local_media_path",
-    "allowed_media_domains",
-    "interleave_mm_strings",
-    "mm_encoder_tp_mode",
+
+def first(condition: When) -> When:
+    """What fires for several keys that are one matter: told once, at the first of them."""
+
+    def when(view: View) -> Iterator[Hit]:
+        yield from itertools.islice(condition(view), 1)
+
+    return when
+
+
+MULTIMODAL = first(
+    argument(
+        "limit_mm_per_prompt",
+        "mm_processor_kwargs",
+        "media_io_kwargs",
+        "allowed_local_media_path",
+        "allowed_media_domains",
+        "interleave_mm_strings",
+        "mm_encoder_tp_mode",
+    )
 )
-TOOLS = argument("enable_auto_tool_choice", "tool_call_parser")
+TOOLS = first(argument("enable_auto_tool_choice", "tool_call_parser"))
 STOPS = "the argument parser stops (exit code 2)"
 
 

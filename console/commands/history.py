@@ -19,7 +19,7 @@ from engine_ctl.errors import Failed, Usage
 @click.option("--unit", help="Only this unit.")
 @click.option("--profile", help="Only this profile.")
 @click.option("--kind", type=click.Choice(("start", "bench")), help="Only starts, or only benches.")
-@click.option("--since", help="2h, 3d, 1w ago or a date (2026-08-01).")
+@click.option("--since", help="2h or 3d ago, today, 14:05, or a date (2026-08-01).")
 @click.option("--limit", type=int, help="Only the newest N.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @json_option
@@ -35,12 +35,14 @@ def history(
 ) -> None:
     """Every start and every bench, newest first. WORDs are searched in everything kept."""
     from engine_ctl.operations.context import Context
+    from engine_ctl.state.event_filter import moment
     from engine_ctl.tune.history import COLUMNS, Filter, opened
 
     if as_csv and as_json:
         raise Usage("choose one of --csv and --json")
+    after = None if since is None else moment(since, time.time())
     ctx = Context()
-    wanted = Filter(unit, profile, kind, _since(since), words, limit)
+    wanted = Filter(unit, profile, kind, after, words, limit)
     with opened(ctx.dirs, lambda text: print(f"stoker: {text}", file=sys.stderr)) as book:
         try:
             book.add_starts(ctx.store)
@@ -89,20 +91,3 @@ def history(
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "–" if value is None else f"{value:{form}}{unit}"
-
-
-_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-def _since(text: str | None) -> float | None:
-    """Wall-clock seconds of `3d` (ago) or of an ISO date or moment. Raises Usage."""
-    if text is None:
-        return None
-    if text[-1:] in _SPANS and text[:-1].replace(".", "", 1).isdigit():
-        return time.time() - float(text[:-1]) * _SPANS[text[-1]]
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise Usage(f"--since {text!r}: write 2h, 3d, 1w or a date as 2026-08-01") from None

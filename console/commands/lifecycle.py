@@ -27,11 +27,18 @@ def each(units: tuple[str, ...], as_json: bool, do: Callable[[str], dict[str, An
             if len(units) == 1:
                 raise
             failed = failed or error
-            print(f"stoker: {unit}: {error}", file=sys.stderr)
+            if not as_json:
+                print(f"stoker: {unit}: {error}", file=sys.stderr)
             done.append({"unit": unit, "error": str(error)})
     if as_json:
         emit_json({"units": done})
     return failed.exit_code if failed else 0
+
+
+def operands(units: tuple[str, ...], as_json: bool) -> tuple[tuple[str, ...], bool]:
+    """`--json` also after `--`, where it would be a name that no unit can have."""
+    named = tuple(unit for unit in units if unit != "--json")
+    return (named, True) if named and named != units else (units, as_json)
 
 
 def say(as_json: bool) -> Callable[[str], None]:
@@ -51,6 +58,7 @@ def start(units: tuple[str, ...], profile: str | None, wait: bool | None, as_jso
     from engine_ctl.operations import lifecycle
     from engine_ctl.operations.context import Context
 
+    units, as_json = operands(units, as_json)
     if profile and len(units) > 1:
         raise Usage("--profile makes one unit; name one")
     ctx = Context()
@@ -75,6 +83,7 @@ def stop(units: tuple[str, ...], as_json: bool) -> int:
     from engine_ctl.operations import lifecycle
     from engine_ctl.operations.context import Context
 
+    units, as_json = operands(units, as_json)
     ctx = Context()
     return each(units, as_json, lambda unit: lifecycle.stop(ctx, unit, say(as_json)))
 
@@ -92,6 +101,7 @@ def restart(units: tuple[str, ...], wait: bool | None, as_json: bool) -> int:
     from engine_ctl.operations import lifecycle
     from engine_ctl.operations.context import Context
 
+    units, as_json = operands(units, as_json)
     ctx = Context()
     tell = say(as_json)
     return each(units, as_json, lambda unit: lifecycle.restart(ctx, unit, tell, _waits(wait)))
@@ -106,7 +116,11 @@ def remove(units: tuple[str, ...], yes: bool, as_json: bool) -> int:
     from engine_ctl.operations import lifecycle
     from engine_ctl.operations.context import Context
 
+    units, as_json = operands(units, as_json)
     ctx = Context()
+    if not yes:
+        for unit in units:
+            lifecycle.known(ctx, unit)
     confirm(f"forget {', '.join(units)} with all runs and logs?", yes)
     return each(units, as_json, lambda unit: lifecycle.remove(ctx, unit, say(as_json)))
 

@@ -168,10 +168,12 @@ def reload(unit: str, yes: bool, wait: bool | None, as_json: bool) -> None:
 def release(unit: str, yes: bool, as_json: bool) -> None:
     """Let the daemon drop its weights without ending it; the next start loads from disk."""
     from engine_ctl.operations.context import Context
-    from engine_ctl.operations.weights import preload_release
+    from engine_ctl.operations.weights import known, preload_release
 
+    ctx = Context()
+    known(ctx, unit)
     confirm(f"release the weights of {unit}? the next start loads from disk", yes)
-    done = preload_release(Context(), unit)
+    done = preload_release(ctx, unit)
     _report(as_json, {"unit": unit, "states": [d.state for d in done]})
 
 

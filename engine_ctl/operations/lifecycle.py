@@ -409,10 +409,15 @@ def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
     return finish_start(ctx, ctx.store.run(done.new_run or ""), False, tell)
 
 
-def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
-    """Forget a stopped unit with its runs and logs. Raises Busy while it runs."""
+def known(ctx: Context, unit: str) -> None:
+    """Raises NotFound when there is no unit of that name."""
     if not ctx.store.unit_dir(unit).is_dir():
         raise NotFound(f"no unit named {unit}; see: stoker ps")
+
+
+def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
+    """Forget a stopped unit with its runs and logs. Raises Busy while it runs."""
+    known(ctx, unit)
     with ctx.store.lock(unit):
         run = ctx.store.current(unit)
         if run is not None and is_live(run):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine_ctl.errors import StokerError, Usage
+from engine_ctl.errors import NotFound, StokerError, Usage
 from engine_ctl.model import Kind, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
@@ -33,6 +33,12 @@ def daemon_unit(ctx: Context, unit: str) -> str:
     if ctx.store.exists(unit) and ctx.store.load(unit).kind is Kind.PRELOAD:
         return unit
     return f"{unit}{SUFFIX}"
+
+
+def known(ctx: Context, unit: str) -> None:
+    """Raises NotFound when neither a unit nor a daemon of one is meant by the name."""
+    if not ctx.store.exists(unit) and not ctx.store.exists(daemon_unit(ctx, unit)):
+        raise NotFound(f"no unit named {unit}; see: stoker ps")
 
 
 def profile_name(ctx: Context, unit: str) -> str:
@@ -162,7 +168,8 @@ def preload_reload(
 
 
 def preload_release(ctx: Context, unit: str) -> tuple[DaemonStatus, ...]:
-    """Let the daemon drop its weights without ending it."""
+    """Let the daemon drop its weights without ending it. Raises NotFound."""
+    known(ctx, unit)
     return daemons.release(ctx.store, daemon_unit(ctx, unit), ctx.by)
 
 

@@ -1,0 +1,86 @@
+"""What is named on a command line: units that are not there, bad names, moments."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from console.main import run
+from engine_ctl.model import Kind
+from engine_ctl.operations.context import Context
+from engine_ctl.paths import Dirs
+from profiles.lint import lint
+from profiles.model import Profile
+
+
+@pytest.fixture
+def dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dirs:
+    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return Dirs.from_env()
+
+
+@pytest.mark.parametrize("yes", ["", " --yes"])
+@pytest.mark.parametrize("line", ["remove nothing", "preload release nothing"])
+@pytest.mark.usefixtures("dirs")
+def test_nothing_is_asked_about_a_unit_that_is_not_there(
+    line: str, yes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(shlex.split(line + yes)) == 3
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "stoker: no unit named nothing; see: stoker ps\n")
+
+
+def test_what_is_there_still_asks(dirs: Dirs, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Context().store
+    store.create("a", Kind.ENGINE)
+    for line in ("remove a", "preload release a"):
+        assert run(shlex.split(line)) == 2
+        assert "--yes" in capsys.readouterr().err
+    assert run(["remove", "a", "nothing"]) == 3
+    assert store.exists("a")
+
+
+@pytest.mark.parametrize("line", ["start -- -x -z --json", "stop --json -- -x -z"])
+@pytest.mark.usefixtures("dirs")
+def test_bad_names_are_one_document(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shlex.split(line)) == 2
+    out, err = capsys.readouterr()
+    units = json.loads(out)["units"]
+    assert [unit["unit"] for unit in units] == ["-x", "-z"]
+    assert all("cannot name a unit" in unit["error"] for unit in units)
+    assert err == ""
+
+
+@pytest.mark.usefixtures("dirs")
+def test_one_bad_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["start", "--", "-x", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "'-x' cannot name a unit" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("since", ["14:05", "today", "2h", "1.5d", "2026-08-01", "11-29 14:05"])
+@pytest.mark.parametrize("command", ["history", "events"])
+@pytest.mark.usefixtures("dirs")
+def test_moments_are_the_same_everywhere(command: str, since: str) -> None:
+    assert run([command, "--since", since]) == 0
+
+
+@pytest.mark.parametrize("since", ["nonsense", ""])
+@pytest.mark.parametrize("command", ["history", "events"])
+@pytest.mark.usefixtures("dirs")
+def test_what_is_no_moment_is_refused(
+    command: str, since: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--since", since]) == 2
+    assert "is no time" in capsys.readouterr().err
+
+
+def test_one_matter_is_one_finding() -> None:
+    args = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    rules = [found.rule for found in lint(Profile(name="p", model="m", args=args), "0.33")]
+    assert rules.count("strict-tool-calling-default") == 1
+    assert rules.count("tool-strict-level-default") == 1
