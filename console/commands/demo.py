@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 
 import click
 
 from console.commands.console import open_console, unable
 from console.commands.output import emit_json, json_option
 from console.commands.runtime import progress_report
+from console.commands.steps import Steps
+from engine_ctl.runtimes.progress import Report
 
 
 @click.command()
@@ -18,26 +21,31 @@ from console.commands.runtime import progress_report
 def demo(headless: bool, down: bool, as_json: bool) -> int:
     """Serve a tiny real model under supervision and open the console on it.
 
-    Installs the CPU build of vLLM where there is none (2 minutes, 6 GB), once. Without a terminal,
-    or with --headless, prints the phases, one completion and the address, and leaves the engine
-    running.
+    Installs the CPU build of vLLM where there is none (about 2 minutes and 4 GB of disk, 6 GB free
+    while it installs), once. Without a terminal, or with --headless, prints the phases, one
+    completion and the address, and leaves the engine running.
     """
     from engine_ctl.operations import demo as operation
     from engine_ctl.operations.context import Context
 
     ctx = Context()
 
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
-
+    steps = Steps(sys.stderr if as_json else sys.stdout)
     if down:
-        removed = operation.down(ctx, tell)
+        with steps:
+            removed = operation.down(ctx, steps)
         if as_json:
             emit_json({"removed": removed})
         else:
             print("removed: " + (", ".join(removed) or "nothing was there"))
         return 0
-    shown = operation.up(ctx, tell, lambda title: progress_report(title, quiet=as_json))
+
+    def progress(title: str) -> AbstractContextManager[Report]:
+        steps.settle()
+        return progress_report(title, quiet=as_json)
+
+    with steps:
+        shown = operation.up(ctx, steps, progress)
     spec = shown.run.spec()
     if not as_json and not headless and unable() is None:
         open_console(operation.UNIT)

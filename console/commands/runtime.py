@@ -59,8 +59,9 @@ def progress_report(title: str, quiet: bool = False) -> Iterator[Report]:
 def add(spec: str, name: str | None, as_json: bool) -> None:
     """Add a runtime: install vLLM into a venv of its own, or remember an interpreter as it is.
 
-    `cpu` is the CPU build from PyPI (6 GB of disk, about 2 minutes); `vllm==VERSION` the CUDA
-    build (15 GB); a path is an interpreter that can import vLLM, never changed.
+    `cpu` is the CPU build from PyPI (about 2 minutes and 4 GB of disk, 6 GB free while it
+    installs); `vllm==VERSION` the CUDA build (15 GB); a path is an interpreter that can import
+    vLLM, never changed.
     """
     from engine_ctl.runtimes import manage
 

@@ -178,7 +178,7 @@ def _runtime(ctx: Context, note: Made, tell: Tell, progress: Progress) -> Runtim
             return manage.add_interpreter(ctx.dirs, python, report)
     wanted = recipe("cpu")
     assert wanted is not None
-    tell("installing real vLLM for the CPU (about 2 minutes, once)")
+    tell("installing real vLLM for the CPU, once (about 2 minutes and 4 GB of disk)")
     note.runtime = wanted.name
     atomic.write_record(_note(ctx), note)
     with progress("runtime cpu") as report:
