@@ -8,7 +8,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -51,7 +51,7 @@ def read_record(path: Path, kind: type[T], remedy: str = "move it away to go on"
     Unknown fields are ignored, so that an older Stoker can read what a newer one wrote.
     """
     try:
-        data = _content(path)
+        data = read_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if data is None:
@@ -64,8 +64,9 @@ def read_record(path: Path, kind: type[T], remedy: str = "move it away to go on"
         raise CorruptRecord(f"{path} is damaged ({error}); {remedy}") from None
 
 
-def _content(path: Path) -> bytes | None:
-    """None when it is no regular file: a pipe or a device may keep its reader waiting."""
+def open_regular(path: Path) -> BinaryIO | None:
+    """The file open for reading, None when it is no regular one: a pipe or a device may keep its
+    reader waiting. Raises OSError as open does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -75,5 +76,13 @@ def _content(path: Path) -> bytes | None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         return None
-    with os.fdopen(fd, "rb") as file:
+    return os.fdopen(fd, "rb")
+
+
+def read_regular(path: Path) -> bytes | None:
+    """The content of a regular file, None of anything else. Raises OSError."""
+    file = open_regular(path)
+    if file is None:
+        return None
+    with file:
         return file.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine_ctl import atomic
 from engine_ctl.errors import StokerError
 from engine_ctl.model import Phase, UnitView
 from engine_ctl.observe import facts as run_facts
@@ -137,6 +138,6 @@ def _forecast(run: Run) -> Any:
     import json
 
     try:
-        return json.loads((run.dir / "forecast.json").read_bytes())
+        return json.loads(atomic.read_regular(run.dir / "forecast.json") or b"null")
     except (OSError, ValueError):
         return None

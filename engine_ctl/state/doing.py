@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+from engine_ctl import atomic
 from engine_ctl.state.store import Store
 
 Tell = Callable[[str], None]
@@ -39,7 +40,7 @@ def read(store: Store, unit: str) -> str | None:
     not count: nobody holds the lock)."""
     path = store.unit_dir(unit) / NAME
     try:
-        text = path.read_text(errors="replace").strip()
+        text = (atomic.read_regular(path) or b"").decode(errors="replace").strip()
     except OSError:
         return None
     return text if text and store.locked(unit) else None

@@ -12,11 +12,14 @@ from typing import BinaryIO
 
 import msgspec
 
+from engine_ctl import atomic
 from engine_ctl.model import Event
 from engine_ctl.paths import Dirs
 
 ROTATE_BYTES = 4 << 20
 _CHUNK = 1 << 16
+# Nobody waits for the reader of a pipe in its place.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def record(
@@ -33,7 +36,7 @@ def append(dirs: Dirs, event: Event) -> bool:
     path = dirs.state / "events.jsonl"
     line = msgspec.json.encode(event) + b"\n"
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, _APPEND, 0o600)
     except OSError:
         return False
     try:
@@ -129,7 +132,7 @@ def _decode(line: bytes) -> Event | None:
 
 def _open(path: Path) -> BinaryIO | None:
     try:
-        return path.open("rb")
+        return atomic.open_regular(path)
     except OSError:
         return None
 
@@ -142,9 +145,8 @@ def _same(file: BinaryIO, path: Path) -> bool:
 
 
 def _lines_backwards(path: Path, end: int | None) -> Iterator[bytes]:
-    try:
-        file = path.open("rb")
-    except OSError:
+    file = _open(path)
+    if file is None:
         return
     with file:
         position = file.seek(0, os.SEEK_END)

@@ -135,7 +135,7 @@ def event(state: str, unit: str, text: str, severity: str = "info") -> None:
     line = json.dumps(
         {"at": time.time(), "unit": unit, "text": text, "severity": severity, "by": "shim"}
     )
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(f"{state}/events.jsonl", flags, 0o600)
     except OSError:

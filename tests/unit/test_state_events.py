@@ -135,3 +135,10 @@ def test_following_begins_before_there_is_a_file(dirs: Dirs) -> None:
     finally:
         writer.join()
         seen.close()
+
+
+def test_a_pipe_in_the_place_of_the_events_keeps_nobody_waiting(dirs: Dirs) -> None:
+    os.mkfifo(dirs.state / "events.jsonl")
+    assert not events.append(dirs, Event(at=0.0, unit="a", text="lost"))
+    disk.event(str(dirs.state), "a", "lost too")
+    assert events.last(dirs, 5) == []
