@@ -122,9 +122,10 @@ def _daemon(export: Export) -> tuple[str, dict[str, Any]]:
             "start_period": "30m",
             "start_interval": "2s",
         }
+    _host_paths(export, body, chosen.setdefault("container", {}))
     for key, value in _SHARED.items():
         if key not in body:
-            chosen.setdefault("container", {})[key] = value
+            chosen["container"][key] = value
     body |= chosen.get("container", {})
     service |= {key: _written(value) for key, value in body.items() if key != "deploy"}
     had_gpus = "gpus" in found

@@ -15,6 +15,7 @@ from profiles.importing.container import (
 )
 from profiles.importing.documents import load_yaml, plain
 from profiles.importing.mounts import compose_mount
+from profiles.importing.ports import shown
 from profiles.importing.references import Literal, Piece, Reference, closing, render
 from profiles.importing.shellwords import split
 
@@ -57,6 +58,8 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
         draft.secrets |= other.secrets
         draft.mounts += [mount for mount in other.mounts if mount not in draft.mounts]
         draft.origin["preload_service"] = {"name": daemon, **other.origin}
+        if other.takes_ports():
+            other.note(f"ports: {shown(other.ports)}")
         for note in other.unrepresented:
             draft.note(f"service {daemon}: {note}")
         for name, value in other.env.items():
@@ -159,15 +162,15 @@ def _service(draft: Draft, name: str, body: dict[str, Any]) -> None:
     if body.get("gpus") is not None:
         value = body["gpus"]
         _devices(draft, value if isinstance(value, list) else [{"count": value}])
-    draft.loopback = loopback_only(body.get("ports") or [])
-    for item in body.get("volumes") or []:
+    draft.loopback = loopback_only(_list(body.get("ports")))
+    for item in _list(body.get("volumes")):
         found = compose_mount(_escaped(item), draft.base)
         if found is None:
             draft.note(f"volumes: {plain(item)}")
         else:
             draft.mounts.append(found)
     if body.get("network_mode") != "host":
-        draft.ports = [_escaped(item) for item in body.get("ports") or []]
+        draft.ports = [_escaped(item) for item in _list(body.get("ports"))]
     for key, value in left.items():
         if key != "volumes" and not (key == "ports" and draft.takes_ports()):
             draft.note(f"{key}: {plain(value)}")
@@ -246,6 +249,10 @@ def _pairs(value: Any) -> list[tuple[str, str]]:
             name, equals, text = str(item).partition("=")
             out.append((name.strip(), text if equals else "${" + name + "}"))
     return out
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _scalar(value: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.importing.references import literal
+from profiles.importing.secrets import scrub
 
 _HOME = "${HOME}"
 _HF_HOME = "/root/.cache/huggingface"
@@ -45,7 +46,10 @@ def volume(text: str, base: Path | None, key: str = "volumes") -> Mount | None:
 
 def bind(text: str, base: Path | None) -> Mount | None:
     """docker's `--mount type=bind,source=…,target=…`; None for another type or no target."""
-    row = next(csv.reader([text]), [])
+    try:
+        row = next(csv.reader([text]), [])
+    except csv.Error:
+        return None
     found = dict(item.partition("=")[::2] for item in row)
     return described(found, base, "mounts", text)
 
@@ -67,7 +71,7 @@ def _mount(
 ) -> Mount:
     if "\\" in source or re.match(r"[A-Za-z]:", source):
         return Mount(_plain(target), None, key, text, f"{source} of Windows")
-    if not path and not source.startswith(("/", ".", "~", "${")):
+    if not path and not source.startswith(("/", ".", "~", "${", "$(", "`")):
         return Mount(_plain(target), None, key, text, f"volume {source}")
     return Mount(_plain(target), host_path(source, base), key, text)
 
@@ -78,10 +82,9 @@ def host_path(source: str, base: Path | None) -> str:
     Relative ones count from `base` (a compose file's folder), if it is known."""
     if source == "~" or source.startswith("~/"):
         return _plain(_HOME + source[1:])
-    source = re.sub(r"\A\$\{PWD\}(?=/|\Z)", ".", source)
-    if source.startswith(("/", "${")):
-        return _plain(source)
-    if base is None:
+    if base is not None:
+        source = re.sub(r"\A(?:\$\{PWD\}|\$\(\s*pwd\s*\))(?=/|\Z)", ".", source)
+    if base is None or source.startswith(("/", "${", "$(")):
         return _plain(source)
     return posixpath.normpath(literal(str(base)) + "/" + source)
 
@@ -182,7 +185,7 @@ class HostPaths:
         left: dict[str, list[str]] = {}
         for mount in reversed(self.mounts):
             if mount not in self.used:
-                left.setdefault(mount.key, []).append(mount.text)
+                left.setdefault(mount.key, []).append(scrub(mount.text))
         return out + [f"{key}: {', '.join(texts)}" for key, texts in left.items()]
 
 

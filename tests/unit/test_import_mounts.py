@@ -74,6 +74,11 @@ def test_another_port_stays_published_beside_the_engines() -> None:
         ("-v $PWD/data:/models", "/srv/app/data/X"),
         ("-v ./data:/models", "/srv/app/data/X"),
         ("-v ../data:/models", "/srv/data/X"),
+        ('-v "$(pwd)/data:/models"', "/srv/app/data/X"),
+        ("-v `pwd`/data:/models", "/srv/app/data/X"),
+        ("-v $(find-models):/models", "$(find-models)/X"),
+        ("--mount 'type=bind,\"src=/a,b\",dst=/models'", "/a,b/X"),
+        ("--mount $'type=bind\\r,src=/a,dst=/models'", "/models/X"),
         ("-v store:/models", "/models/X"),
         ("--mount type=volume,src=store,dst=/models", "/models/X"),
         ("-v /models", "/models/X"),
@@ -197,3 +202,44 @@ def test_a_pod_that_is_written_again_sees_the_hosts_paths() -> None:
     pod = yaml.safe_load(export_profile(import_profile(POD).profile, "kubernetes"))
     mounts = pod["spec"]["containers"][0]["volumeMounts"]
     assert {"name": "m", "mountPath": "/data/llm", "subPath": "llm"} in mounts
+
+
+PAIR = """\
+services:
+  weights:
+    image: vllm/vllm-openai:v0.33.0
+    entrypoint: [vllm, preload]
+    command: [--model, /models/X, --tokenizer, /models/T, --weight-cache-health-port, "9300"]
+    volumes: ["/data:/models"]
+    ports: ["9300:9300"]
+  engine:
+    image: vllm/vllm-openai:v0.33.0
+    command: [--model, /models/X, --tokenizer, /models/T, --load-format, ipc_cache]
+    volumes: ["/data:/models"]
+    depends_on: {weights: {condition: service_healthy}}
+"""
+
+
+def test_a_daemon_beside_the_engine_has_the_same_paths() -> None:
+    found = import_profile(PAIR)
+    profile = found.profile
+    assert (profile.model, profile.args) == ("/data/X", {"tokenizer": "/data/T"})
+    assert profile.preload is not None and profile.preload.args == {}
+    assert "service weights: ports: 9300:9300" in found.unrepresented
+    text = export_profile(profile, "compose")
+    for service in yaml.safe_load(text)["services"].values():
+        assert service["volumes"] == ["/data:/models", "/data:/data"]
+    assert document(import_profile(text).profile) == document(profile)
+
+
+@pytest.mark.parametrize("key", ["volumes", "ports"])
+@pytest.mark.parametrize("value", ["8000", "x", "{a: b}", "[[1], null, {a: 1}, true]"])
+def test_what_is_no_list_of_mounts_or_ports_ends_nothing(key: str, value: str) -> None:
+    text = f"services: {{v: {{image: vllm/vllm-openai:v0.33.0, command: m, {key}: {value}}}}}\n"
+    profile = import_profile(text, "compose").profile
+    assert (profile.model, profile.port) == ("m", None)
+
+
+def test_without_a_folder_relative_sources_stay_as_they_are() -> None:
+    assert take("-v ./data:/models").profile.model == "./data/X"
+    assert take("-v $PWD/data:/models").profile.model == "${PWD}/data/X"
