@@ -79,7 +79,7 @@ def find(run: Run) -> RunIdentity | None:
     directory = str(run.dir)
     shims = {pid: words for pid in processes if (words := _words_of_shim(pid, directory))}
     shim = next((processes[pid] for pid in shims), None)
-    marked = [proc for proc in processes.values() if procs.run_dir_of(proc.pid) == directory]
+    marked = [proc for proc in processes.values() if _is_marked(proc.pid, directory)]
     pids = {proc.pid for proc in marked}
     heads = [proc for proc in marked if proc.ppid not in pids]
     if shim is not None and b"--watch" not in shims[shim.pid]:
@@ -104,6 +104,12 @@ def find(run: Run) -> RunIdentity | None:
 
 def _age(proc: Proc) -> tuple[int, int]:
     return proc.start, proc.pid
+
+
+def _is_marked(pid: int, directory: str) -> bool:
+    mark = procs.run_dir_of(pid)
+    # The state directory may have been moved, with a link in its old place.
+    return mark is not None and directory in (mark, os.path.realpath(mark))
 
 
 def _words_of_shim(pid: int, directory: str) -> list[bytes]:
