@@ -41,6 +41,11 @@ def until(condition: Callable[[], Any], what: str = "") -> Any:
     raise AssertionError(f"never came true: {what or condition}")
 
 
+def says(run: Run, text: str) -> bool:
+    """Whether the run's log, which appears a moment after the run, has the text by now."""
+    return run.log.exists() and text in run.log.read_text()
+
+
 def answers(path: Path) -> bool:
     """Whether somebody accepts connections at a Unix socket: its file is there a moment before."""
     with socket.socket(socket.AF_UNIX) as probe:

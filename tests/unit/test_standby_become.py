@@ -27,7 +27,7 @@ from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.launch import SHIM, hold_shim_lock
 from engine_ctl.supervise.stop import stop
 from profiles.model import Restart
-from tests.standin.rig import PATIENT, answers, dirs_in, until
+from tests.standin.rig import PATIENT, answers, dirs_in, says, until
 
 SCRIPT = Path(__file__).with_name("standby_become_script.py")
 MAIN = """
@@ -105,7 +105,7 @@ class Stage:
         run = self.store.new_run(RunSpec(**values))
         self.store.set_current(run)
         self.become(run)
-        until(lambda: "running" in run.log.read_text(), "the engine has begun")
+        until(lambda: says(run, "running"), "the engine has begun")
         return run
 
     def kill(self, run: Run) -> None:
@@ -123,7 +123,7 @@ class Stage:
         """The run that came after `run`, once it runs."""
         until(lambda: self.current().id != run.id, "it is started again")
         now = self.current()
-        until(lambda: now.log.exists() and "running" in now.log.read_text(), "it runs again")
+        until(lambda: says(now, "running"), "it runs again")
         return now
 
     def said(self) -> list[str]:
@@ -180,7 +180,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_the_shim_is_the_parent_and_the_engine_leads_its_own_session(stage: Stage) -> None:
     run = stage.run("--flag")
     began = stage.become(run)
-    until(lambda: "running" in run.log.read_text(), "the engine has begun")
+    until(lambda: says(run, "running"), "the engine has begun")
     assert run.log.read_text() == f"running {run.id} / ['serve', 'm', '--flag']\n"
     table = procs.table()
     engine, shim = table[began.engine], table[began.shim]
@@ -197,7 +197,7 @@ def test_the_shim_is_the_parent_and_the_engine_leads_its_own_session(stage: Stag
 def test_no_descriptor_of_the_standby_reaches_an_engine(stage: Stage) -> None:
     run = stage.run()
     began = stage.become(run)
-    until(lambda: "running" in run.log.read_text())
+    until(lambda: says(run, "running"))
     links = {os.readlink(f"/proc/{began.engine}/fd/{fd}") for fd in (0, 1, 2)}
     assert links == {"/dev/null", str(run.log)}
     others = os.listdir(f"/proc/{began.engine}/fd")
@@ -220,7 +220,7 @@ def test_a_run_that_is_watched_already_is_refused_and_nothing_runs(stage: Stage)
     with pytest.raises(Refused, match="another shim watches"):
         stage.become(run)
     os.close(lock)
-    until(lambda: "ended before" in run.log.read_text(), "the engine has given up")
+    until(lambda: says(run, "ended before"), "the engine has given up")
     assert run.identity() is None
     assert stage.process is not None
     until(lambda: procs.descendants([stage.process.pid], procs.table(), ()) == set())  # type: ignore[union-attr]
@@ -260,9 +260,9 @@ def test_sigkill_at_any_time_leaves_an_engine_or_nothing(stage: Stage, after_ms:
     process.wait()
     if began is None:
         # nothing was begun, or it ends by itself; or only the answer was lost
-        until(lambda: not stage.strays() or (run.log.exists() and "running" in run.log.read_text()))
+        until(lambda: not stage.strays() or (says(run, "running")))
     else:
-        until(lambda: "running" in run.log.read_text(), "the engine goes on")
+        until(lambda: says(run, "running"), "the engine goes on")
         assert stage.left(run)
     if run.identity() is not None:
         stop(run)
@@ -377,7 +377,7 @@ def test_sigkill_of_the_standby_while_it_is_asked_leaves_one_engine(
 
     def serving() -> bool:
         run = stage.current()
-        return run.log.exists() and "running" in run.log.read_text() and run.exit() is None
+        return says(run, "running") and run.exit() is None
 
     until(serving, "an engine runs again")
     alive = [run for run in stage.store.runs("u") if not liveness.look(run).ended]

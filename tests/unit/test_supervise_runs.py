@@ -34,7 +34,7 @@ from engine_ctl.supervise import launch, liveness, orphans, procs
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import Step, stop
 from profiles.model import EnvRef, Stop
-from tests.standin.rig import PATIENT, QUICK, Rig, free_port, restart, rig, until
+from tests.standin.rig import PATIENT, QUICK, Rig, free_port, restart, rig, says, until
 
 __all__ = ["rig"]
 
@@ -87,7 +87,7 @@ def test_marks_in_the_environment_and_secrets_by_reference(
 ) -> None:
     monkeypatch.setenv("MY_SECRET", "s3cret-value")
     run = rig.start("--print-env", "TOKEN", env_refs={"TOKEN": EnvRef(from_env="MY_SECRET")})
-    until(lambda: "env TOKEN=s3cret-value" in run.log.read_text())
+    until(lambda: says(run, "env TOKEN=s3cret-value"))
     assert marked(run) == [rig.pids(run)["leader"]]
     for path in rig.dirs.state.rglob("*"):
         if path.is_file() and path != run.log:
@@ -189,7 +189,7 @@ def test_the_ladder(rig: Rig, options: tuple[str, ...], how: str) -> None:
         steps.append(step)
         if step.name == "ask again" and how == "ask again":
             # Two signals that wait to be taken are one.
-            until(lambda: "a SIGTERM was lost" in run.log.read_text(), "the first is taken")
+            until(lambda: says(run, "a SIGTERM was lost"), "the first is taken")
 
     ladder = {"ask": PATIENT, "ask again": AGAIN, "kill": QUICK}[how]
     done = stop(run, by="test", reason="because", ladder=ladder, on_step=on_step)
