@@ -163,7 +163,8 @@ def _systemd_escapes(word: str) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (DOCKER, DOCKER.split("v0.33.0 \\\n", 1)[1].replace("\\\n", " ")),
+        # The port that was published is the one that clients know.
+        (DOCKER, DOCKER.split("v0.33.0 \\\n", 1)[1].replace("\\\n", " ") + " --port 8001"),
         (CONFIG_SCRIPT, None),
         (DOTTED, DOTTED.replace("\\\n", " ").removeprefix("vllm serve ")),
         (PAIR, None),
