@@ -103,10 +103,7 @@ def measure(here: World, rounds: int, twenty: bool) -> dict[str, Any]:
         if twenty:
             before = standby_mib(here)
             out["twenty"] = in_turns(here, by_hand, port, [changes(n) for n in range(20)])
-            after = [s.cost for s in listing(here.ctx.store)]
-            out["standby_mib"] = [
-                [(cost or 0) >> 20 for cost in costs] for costs in (before, after)
-            ]
+            out["standby_mib"] = [before, standby_mib(here)]
             out["live_runs"] = here.live_runs("bench")
             out["processes"] = len(marked(here))
     finally:
