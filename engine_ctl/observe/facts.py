@@ -264,13 +264,15 @@ def _from_log(run: Run, spec: RunSpec, log: _Log) -> RunFacts:
 
 
 def _refined(run: Run, reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
-    """Reasons of a fall back with what the log cannot know: that the daemon was loading."""
+    """Reasons of a fall back with what the log cannot know: that the daemon was loading, and the
+    daemon's values of the fields that differ."""
     if not reasons:
         return reasons
-    from engine_ctl.state.expected import expected_reasons
+    from engine_ctl.state.expected import expected_reasons, expected_values
     from engine_ctl.weights.forecast import refine
 
-    return refine(reasons, loading="wc_fallback.not_ready" in expected_reasons(run))
+    loading = "wc_fallback.not_ready" in expected_reasons(run)
+    return refine(reasons, loading, expected_values(run))
 
 
 def _kernels(start: bytes) -> tuple[dict[str, str], ...]:

@@ -13,12 +13,14 @@ FILE = "forecast.json"
 
 class ForecastRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict expected of the weights, and the memory that was expected to be needed and
-    free, a line for each device. `check_s`: how long vLLM's own check of the arguments took."""
+    free, a line for each device. `values`: each field that differs, the daemon's value, the
+    engine's. `check_s`: how long vLLM's own check of the arguments took."""
 
     schema: int = 1
     verdict: str | None = None
     reasons: list[str] = msgspec.field(default_factory=list)
     fields: list[str] = msgspec.field(default_factory=list)
+    values: list[tuple[str, str, str]] = msgspec.field(default_factory=list)
     checked: bool = False
     check_s: float | None = None
     memory: list[str] = msgspec.field(default_factory=list)
@@ -40,6 +42,12 @@ def expected_reasons(run: Run) -> tuple[str, ...]:
     """Categories of the fall back that was expected; () when none was, or nothing was kept."""
     record = _read(run)
     return tuple(record.reasons) if record is not None else ()
+
+
+def expected_values(run: Run) -> dict[str, tuple[str, str]]:
+    """(the daemon's value, the engine's) of each field that was expected to differ."""
+    record = _read(run)
+    return {name: (daemon, engine) for name, daemon, engine in record.values} if record else {}
 
 
 def _read(run: Run) -> ForecastRecord | None:

@@ -52,6 +52,7 @@ def make_run(
             verdict=weighed.forecast.verdict.value if weighed.forecast.verdict else None,
             reasons=[reason.category for reason in weighed.forecast.reasons],
             fields=list(weighed.forecast.differing),
+            values=[cells for reason in weighed.forecast.reasons for cells in reason.fields],
             checked=prepared.check is not None,
             check_s=prepared.check.seconds if prepared.check is not None else None,
             memory=list(memory_lines(memory)),

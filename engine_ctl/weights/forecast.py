@@ -16,6 +16,8 @@ from engine_ctl.weights.records import RankKey
 from engine_ctl.weights.refusals import Refusal
 from engine_ctl.weights.sockets import SocketJudgement
 
+NOTHING: Mapping[str, tuple[str, str]] = {}
+
 # vLLM retries these while it waits for a daemon (fallback: false); others end the start at once.
 _WAITED_FOR = (
     "wc_fallback.socket_missing",
@@ -265,11 +267,26 @@ def _not_ready(reason: Reason) -> Reason:
     )
 
 
-def refine(reasons: Sequence[Reason], loading: bool) -> tuple[Reason, ...]:
+def refine(
+    reasons: Sequence[Reason], loading: bool, values: Mapping[str, tuple[str, str]] = NOTHING
+) -> tuple[Reason, ...]:
     """The reasons in a log, with what the log cannot say: that the daemon whose socket was not
-    there was still loading at that moment."""
+    there was still loading at that moment, and `values` of fields (the daemon's, the engine's)
+    that it names without them."""
     waits = ("wc_fallback.socket_missing", "wc_fallback.stale_socket")
-    return tuple(_not_ready(r) if loading and r.category in waits else r for r in reasons)
+    told = (_not_ready(r) if loading and r.category in waits else r for r in reasons)
+    return tuple(_with_values(reason, values) if reason.fields else reason for reason in told)
+
+
+def _with_values(reason: Reason, values: Mapping[str, tuple[str, str]]) -> Reason:
+    known = (
+        (name, *values.get(name, ("", "")), there, ours) for name, there, ours in reason.fields
+    )
+    fields = tuple(
+        (name, there or daemon or "unknown", ours or engine or "unknown")
+        for name, daemon, engine, there, ours in known
+    )
+    return replace(reason, fields=fields)
 
 
 def _different(

@@ -96,6 +96,17 @@ def test_a_daemon_that_still_loads() -> None:
     assert refine([reason], False) == (reason,)
 
 
+def test_a_log_names_fields_without_the_daemons_values_and_the_forecast_has_them() -> None:
+    fields = (("dtype", "", "torch.float32"), ("tp_size", "", ""), ("revision", "a", "b"))
+    reason = Reason("wc_fallback.key_mismatch", "hint", "line", fields)
+    (told,) = refine([reason], False, {"dtype": ("torch.bfloat16", "torch.half")})
+    assert told.fields == (
+        ("dtype", "torch.bfloat16", "torch.float32"),
+        ("tp_size", "unknown", "unknown"),
+        ("revision", "a", "b"),
+    )
+
+
 def test_nothing_behind_the_socket() -> None:
     (reason,) = forecast_weights(ASKS, {}).reasons
     assert reason.category == "wc_fallback.socket_missing"
