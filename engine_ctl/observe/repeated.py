@@ -4,8 +4,6 @@ Whoever first sees the start ready says it: the command that waits, `ps`, or the
 
 from __future__ import annotations
 
-import os
-
 from engine_ctl.errors import StokerError
 from engine_ctl.model import Verdict
 from engine_ctl.observe import facts as run_facts
@@ -34,16 +32,7 @@ def tell_repeated(store: Store, run: Run, by: str = "") -> bool:
     except StokerError:
         return False
     text = repeated_fallback([*history, (now.verdict, now.reasons)])
-    if text is None or not _first(run):
+    if text is None or not run.first(TOLD):
         return False
     events.record(store.dirs, run.unit, text, severity="warning", by=by)
-    return True
-
-
-def _first(run: Run) -> bool:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        os.close(os.open(run.dir / TOLD, flags, 0o600))
-    except OSError:
-        return False
     return True

@@ -7,6 +7,7 @@ import socket
 from dataclasses import replace
 
 from engine_ctl.model import Cause
+from engine_ctl.supervise.listener import command_of
 
 
 def is_free(host: str, port: int) -> bool:
@@ -62,15 +63,3 @@ def with_owner(cause: Cause, port: int | None) -> Cause:
     who = f"pid {pid} ({command})" if pid else command
     hint = cause.hint.replace(" is taken: ", f" is taken (now by {who}): ", 1)
     return replace(cause, hint=hint)
-
-
-def command_of(pid: int) -> str:
-    """The command line of a process, shortened; its name in brackets when it has none."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        text = " ".join(process.cmdline()).strip() or f"[{process.name()}]"
-    except psutil.Error:
-        return "?"
-    return text if len(text) <= 120 else text[:119] + "…"

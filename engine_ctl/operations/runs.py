@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
 from engine_ctl.atomic import CorruptRecord
@@ -94,8 +93,7 @@ def _tell_lost(ctx: Context, run: Run) -> None:
     life = liveness.look(run)
     if life.life is not Life.LOST or life.facts.identity is None:
         return
-    with suppress(OSError):  # somebody else was faster, or there is no room to remember it
-        os.close(os.open(run.dir / TOLD, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    if run.first(TOLD):
         severity = "warning" if life.facts.request is not None else "error"
         ctx.event(run.unit, f"{run.id} is lost: {life.note}", severity)
 

@@ -67,6 +67,15 @@ class Run:
         """The state directory that this run is in."""
         return self.dir.parents[3]
 
+    def first(self, name: str) -> bool:
+        """True for one caller alone, whoever asks: leaves the file `name` in the run's directory.
+        False also when there is no room to remember it."""
+        try:
+            os.close(os.open(self.dir / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except OSError:
+            return False
+        return True
+
     def spec(self) -> RunSpec:
         """What was to be started. Raises NotFound when the record is missing."""
         spec = atomic.read_record(self.dir / "spec.json", RunSpec)

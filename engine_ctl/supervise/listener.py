@@ -8,6 +8,8 @@ import _socket
 import os
 import sys
 
+from engine_ctl.supervise import procs
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,13 +33,11 @@ def stranger(host: str, port: int, mine: Collection[int]) -> int | None:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, shortened."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(1024).rstrip(b"\0").split(b"\0")
-    except OSError:
-        return "?"
-    text = b" ".join(words).decode(errors="replace").strip() or "?"
+    """The command line of a process, shortened; its name in brackets when it has none."""
+    text = b" ".join(procs.command_line(pid)).decode(errors="replace").strip()
+    if not text:
+        proc = procs.look(pid)
+        text = f"[{proc.comm}]" if proc is not None else "?"
     return text if len(text) <= 120 else text[:119] + "…"
 
 

@@ -4,7 +4,6 @@ Also `owners`: which live run each process belongs to, for the memory ledger."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,9 +162,5 @@ def _run_id(directory: str) -> str:
 
 
 def _command(proc: Proc) -> str:
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{proc.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-        text = b" ".join(words).decode(errors="replace").strip()
-        if text:
-            return text
-    return f"[{proc.comm}]"
+    text = b" ".join(procs.command_line(proc.pid)).decode(errors="replace").strip()
+    return text or f"[{proc.comm}]"

@@ -58,6 +58,17 @@ def table() -> dict[int, Proc]:
     return {proc.pid: proc for proc in found if proc is not None}
 
 
+def command_line(pid: int) -> list[bytes]:
+    """The words that a process was started with, or its title; [] when it has none (a kernel
+    thread) or cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            data = file.read().rstrip(b"\0")
+    except OSError:
+        return []
+    return data.split(b"\0") if data else []
+
+
 def run_dir_of(pid: int) -> str | None:
     """The run directory in the environment that the process was executed with."""
     try:

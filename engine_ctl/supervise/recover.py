@@ -114,10 +114,7 @@ def _is_marked(pid: int, directory: str) -> bool:
 
 def _words_of_shim(pid: int, directory: str) -> list[bytes]:
     """The command line of the run's shim, [] for any other process."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    words = procs.command_line(pid)
     wanted = os.fsencode(directory)
     pairs = pairwise(words)
     here = any(os.path.basename(one) == b"shim.py" and two == wanted for one, two in pairs)

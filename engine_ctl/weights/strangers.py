@@ -120,7 +120,7 @@ def _recorded(directory: str | None, path: str) -> tuple[str | None, RankKey | N
 def _model(pid: int) -> str | None:
     """What `vllm preload` above the rank was told to load."""
     for _ in range(_ABOVE):
-        words = _command(pid)
+        words = [word.decode(errors="replace") for word in procs.command_line(pid)]
         if "preload" in words:
             return _option(words[words.index("preload") + 1 :])
         proc = procs.look(pid)
@@ -136,14 +136,6 @@ def _option(words: list[str]) -> str | None:
         if name in ("--model", "--model-tag"):
             return value if joined else next(iter(words[position + 1 :]), None)
     return None
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        data = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return data.rstrip(b"\0").decode(errors="replace").split("\0")
 
 
 def _user(uid: int) -> str:

@@ -25,6 +25,7 @@ from engine_ctl.observe.weights import WeightsWatch, lost
 from engine_ctl.weights import records, sights
 from engine_ctl.weights.records import RankKey, WeightsRecord
 from tests.standin.observed import Written, recorded_log
+from tests.standin.ranks import RANK
 from tests.standin.rig import until
 
 
@@ -118,19 +119,6 @@ def test_an_engine_whose_daemon_has_gone(
 ) -> None:
     engine = watch("a", 1, Kind.ENGINE, mapped=mapped)
     assert looked(monkeypatch, [daemon, engine], sockets)[1] == said
-
-
-RANK = """
-import fcntl, os, socket, sys, time
-path = sys.argv[1]
-lock = os.open(path + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-fcntl.flock(lock, fcntl.LOCK_EX)
-server = socket.socket(socket.AF_UNIX)
-server.bind(path)
-server.listen()
-print("up", flush=True)
-time.sleep(1000)
-"""
 
 
 @contextlib.contextmanager

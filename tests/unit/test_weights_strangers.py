@@ -27,20 +27,8 @@ from engine_ctl.weights.records import RankKey, WeightsRecord
 from engine_ctl.weights.strangers import Stranger, strangers
 from profiles.model import Profile
 from tests.standin.observed import Written, recorded_log
+from tests.standin.ranks import RANK
 from tests.standin.rig import dirs_in
-
-# As a rank of `vllm preload` holds its socket and its lock.
-RANK = """
-import fcntl, os, socket, sys, time
-path = sys.argv[1]
-lock = os.open(path + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-fcntl.flock(lock, fcntl.LOCK_EX)
-server = socket.socket(socket.AF_UNIX)
-server.bind(path)
-server.listen()
-print("up", flush=True)
-time.sleep(1000)
-"""
 
 
 @pytest.fixture
