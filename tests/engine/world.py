@@ -26,6 +26,7 @@ from engine_ctl.supervise import liveness
 from engine_ctl.supervise.stop import stop as stop_run
 from engine_ctl.weights import socket_dir
 from tests.engine.conftest import CpuRuntime
+from tests.standin import trapped
 
 READY_S = 180.0
 
@@ -77,18 +78,8 @@ class World:
         return process
 
     def killed(self, code: str, *words: str) -> int:
-        """Run a `stoker` command in which `code` has set a trap; its exit status, as subprocess
-        says it (-9: it was killed)."""
-        program = f"import sys\n{code}\nfrom console.main import run\nsys.exit(run(sys.argv[1:]))"
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            env={**os.environ, **self.env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=READY_S,
-        )
-        print(done.stderr.decode(errors="replace")[-2000:])  # shown when the test fails
-        return done.returncode
+        """`trapped.killed` in these directories."""
+        return trapped.killed(self.env, code, words, READY_S)
 
     def document(self, *words: str) -> Any:
         process = self.command(*words, "--json", wait=False)

@@ -8,8 +8,6 @@ depends on vLLM is tested against vLLM.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -25,6 +23,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.stop import stop
 from profiles.model import Stop
+from tests.standin import trapped
 from tests.standin.rig import free_port, until
 
 # STANDIN: dies (at its start), late (never listens), mute (healthy, completes nothing).
@@ -201,19 +200,8 @@ class Serving:
         return [event.text for event in found if event.at >= since]
 
     def killed(self, code: str, *words: str) -> int:
-        """Run a `stoker` command in which `code` has set a trap; its exit status, as subprocess
-        says it (-9: it was killed)."""
-        program = f"import sys\n{code}\nfrom console.main import run\nsys.exit(run(sys.argv[1:]))"
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            env={**os.environ, **self.env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=250,
-            cwd=Path(__file__).parents[2],
-        )
-        print(done.stderr.decode(errors="replace")[-2000:])  # shown when the test fails
-        return done.returncode
+        """`trapped.killed` in these directories."""
+        return trapped.killed(self.env, code, words, 250)
 
     def close(self) -> None:
         for record in self.ctx.store.list_units().units:
