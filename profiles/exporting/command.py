@@ -9,8 +9,9 @@ import msgspec
 
 from profiles.argv import environment, preload_argv, serve_argv
 from profiles.exporting.quoting import shell
-from profiles.importing.assemble import Draft, environment_value, secret_arguments
 from profiles.importing.carried import carried_line, kept_fields
+from profiles.importing.credentials import environment_value, secret_arguments
+from profiles.importing.draft import Draft
 from profiles.importing.references import names
 from profiles.importing.secrets import mask, masked
 from profiles.model import EnvRef, Profile

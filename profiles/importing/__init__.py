@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import Draft, build, document
+from profiles.importing.assemble import build, document
 from profiles.importing.carried import apply_carried, read_carried
+from profiles.importing.draft import Draft
 from profiles.importing.recognise import KINDS, recognise
 from profiles.model import Profile
 from profiles.schema import ArgumentSchema, shipped

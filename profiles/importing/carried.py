@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import LOADER_KEYS
+from profiles.importing.daemon import LOADER_KEYS
 from profiles.model import Profile
 
 _LINE = re.compile(r"^[#;]\s*stoker:\s*(\{.*\})\s*$", re.M)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import Draft, take_invocation
 from profiles.importing.docker import import_run
+from profiles.importing.draft import Draft, take_invocation
 from profiles.importing.launching import Invocation
 from profiles.importing.script import Evaluator, Script
 from profiles.importing.secrets import scrub
+from profiles.importing.variables import Variables
 
 _POWERSHELL = re.compile(r"`[ \t]*$|\$env:\w|^\s*\$\w+\s*=\s|^\s*\$\w+\s*=\s*@\(", re.M | re.I)
 
@@ -20,7 +21,7 @@ def import_script(draft: Draft, text: str) -> None:
         text = re.sub(r"\^[ \t]*\n", " ", text)
         text = re.sub(r"%([A-Za-z_]\w*)%", r"${\1}", text)
     powershell = bool(_POWERSHELL.search(text)) and not re.search(r"\\[ \t]*$", text, re.M)
-    evaluator = Evaluator(powershell)
+    evaluator = Evaluator(Variables(powershell))
     script = evaluator.run(_bare(text))
     draft.secrets |= script.secrets
     for note in script.notes:

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import Draft, parse_gpus
 from profiles.importing.container import (
     entry_command,
     loopback_only,
@@ -14,10 +13,12 @@ from profiles.importing.container import (
     take_environment,
 )
 from profiles.importing.documents import load_yaml, plain
+from profiles.importing.draft import Draft
 from profiles.importing.mounts import compose_mount
 from profiles.importing.ports import shown
 from profiles.importing.references import Literal, Piece, Reference, closing, render
 from profiles.importing.shellwords import split
+from profiles.importing.visible import parse_gpus
 
 _HANDLED = ("image", "entrypoint", "command", "environment", "restart", "deploy", "gpus")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import Draft, take_invocation
+from profiles.importing.draft import Draft, take_invocation
 from profiles.importing.launching import Invocation, find_invocation
 from profiles.importing.references import parse
 from profiles.importing.script import Evaluator, unescaped
@@ -45,7 +45,7 @@ def container_invocation(draft: Draft, words: list[str]) -> Invocation | None:
         )
         if flag is not None and flag + 1 < len(words):
             evaluator = Evaluator()
-            evaluator.variables |= {k: list(parse(v)) for k, v in draft.env.items()}
+            evaluator.known.values |= {k: list(parse(v)) for k, v in draft.env.items()}
             script = evaluator.run(unescaped(words[flag + 1]))
             draft.unrepresented += script.notes
             draft.secrets |= script.secrets

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from profiles.importing.assemble import Draft, parse_gpus
 from profiles.importing.container import (
     entry_command,
     loopback_only,
     restart_policy,
     take_environment,
 )
+from profiles.importing.draft import Draft
 from profiles.importing.mounts import bind, volume
 from profiles.importing.references import sole_name
 from profiles.importing.secrets import scrub
+from profiles.importing.visible import parse_gpus
 
 # docker's option -> compose's service key; lists are repeatable.
 _LISTS = {

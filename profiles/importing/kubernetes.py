@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import Draft
 from profiles.importing.container import entry_command, restart_policy, take_environment
 from profiles.importing.documents import load_all, plain
+from profiles.importing.draft import Draft
 from profiles.importing.mounts import Mount, host_path
 from profiles.importing.references import Literal, Piece, Reference, literal, parse, render
 from profiles.importing.secrets import is_secret, looks_secret, masked

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from engine_ctl.errors import Failed, NotFound, Usage
-from profiles.importing.assemble import Draft, take_invocation
+from profiles.importing.draft import Draft, take_invocation
 from profiles.importing.launching import Invocation, find_invocation
 from profiles.importing.references import literal
 

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from engine_ctl.errors import Usage
-from profiles.importing.assemble import Draft, take_invocation
 from profiles.importing.container import container_invocation, take_environment
 from profiles.importing.docker import import_run
+from profiles.importing.draft import Draft, take_invocation
 from profiles.importing.launching import Invocation, find_invocation
 from profiles.importing.references import Literal, Piece, Reference, parse, render
 from profiles.importing.secrets import scrub
