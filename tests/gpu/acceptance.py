@@ -2,7 +2,7 @@
 
 Parts run unattended in under 9 minutes each, use `stoker` commands and library calls only, write
 one line of JSON per check and archive what they saw. With two GPUs the big model's daemon is on
-GPU 0 and the small one's on GPU 1. See CONTRIBUTING.md.
+GPU 0 and the small one's on GPU 1; with one they take turns. See CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def profiles(m: Machine, gpus: int) -> None:
     sleepy = {"model": m.small, "served_name": ["s"], "gpus": [other]}
     sleepy["args"] = {**small, "enable_sleep_mode": True}
     m.profile("small-sleep", env={"VLLM_SERVER_DEV_MODE": "1"}, **sleepy)
+    m.profile("small-full", extends="small", args={"gpu_memory_utilization": 0.985})
     m.profile("small-seqs", extends="small", args={"max_num_seqs": 8, "max_num_active_seqs": 4})
 
 
@@ -49,6 +50,16 @@ PARTS = {
     "tune": part_tune,
     "two": part_two,
 }
+
+
+OF_SMALL = {"table", "endurance", "failures", "tune"}
+
+
+def alone(m: Machine, part: str) -> None:
+    """On one GPU: the other model's engine and daemon are ended before a part."""
+    other = "big" if part in OF_SMALL else "small"
+    m.stoker("stop", other, ok=False)
+    m.stoker("preload", "stop", other, "--yes", ok=False)
 
 
 def main() -> int:
@@ -66,6 +77,8 @@ def main() -> int:
     try:
         for part in given.parts:
             m.note("part", name=part)
+            if given.gpus == 1:
+                alone(m, part)
             PARTS[part](m, given.gpus)
     finally:
         m.archive("-".join(given.parts))

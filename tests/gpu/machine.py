@@ -66,6 +66,11 @@ class Machine:
         rows = self.stoker("ps")["units"]
         return next((row for row in rows if row["unit"] == name), {})
 
+    def run(self, named: str) -> Path:
+        """The directory of a run by its name, `UNIT/NUMBER`."""
+        unit, number = named.split("/")
+        return self.work / "state" / "stoker" / "units" / unit / "runs" / number
+
     def note(self, what: str, **data: Any) -> None:
         """One line of evidence."""
         line = json.dumps({"t": round(time.time(), 2), "what": what, **data}, default=str)
@@ -138,6 +143,8 @@ class Machine:
             for path in sorted(state.rglob("*")):
                 if path.is_file() and path.suffix != ".sock" and path.stat().st_size < 4 << 20:
                     archive.add(path, f"state/{path.relative_to(state)}")
+            for path in sorted((self.work / "hand").glob("*.log")):
+                archive.add(path, f"hand/{path.name}")
             for path in sorted(self.out.glob("*.jsonl")) + sorted(self.out.glob("*.svg")):
                 archive.add(path, path.name)
         for path in self.out.glob("*.svg"):

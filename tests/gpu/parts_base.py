@@ -62,6 +62,8 @@ def part_base(m: Machine, gpus: int) -> None:
         m.check("2 mapped small", lambda: mapped("small"))
     m.check("5 ledger with daemon and engine", lambda: ledger(m))
     m.screens("big", "g", "w", "k", "W")
+    for size in ((80, 24), (200, 60)):
+        m.screens("big", size=size)
 
 
 def part_table(m: Machine, gpus: int) -> None:

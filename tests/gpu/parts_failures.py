@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -42,10 +44,13 @@ def part_failures(m: Machine, gpus: int) -> None:
         m.stoker("stop", "small")
         m.stoker("start", "small", "--profile", "small-seqs", "--wait")
         port = m.unit("small")["port"]
-        askers = [
-            threading.Thread(target=lambda: complete(port, "s", 3000, 300), daemon=True)
-            for _ in range(64)
-        ]
+
+        def ask() -> None:
+            # Ends with the engine, which is stopped while it answers.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                complete(port, "s", 3000, 300)
+
+        askers = [threading.Thread(target=ask, daemon=True) for _ in range(64)]
         for asker in askers:
             asker.start()
         seen: list[tuple[int | None, int | None]] = []
@@ -77,25 +82,56 @@ def part_failures(m: Machine, gpus: int) -> None:
             "alerts": [a.text for a in view.alerts],
         }
 
-    def api_dies() -> dict[str, Any]:
-        run = m.work / "state" / "stoker" / "units" / "small"
-        m.stoker("stop", "small")
-        m.stoker("start", "small", "--wait")
+    def room() -> dict[str, Any]:
+        """The daemon is gone and the engine goes on: a restart makes a new one beside it."""
+        expected = m.stoker("forecast", "small")
+        began = time.monotonic()
+        m.stoker("restart", "small", "--wait")
+        took = time.monotonic() - began
         row = m.unit("small")
+        note = expected["weights_note"]
+        return {
+            "ok": expected["verdict"] == row["verdict"] == "mapped"
+            and note.startswith("a daemon is loaded first"),
+            "forecast": [expected["verdict"], note],
+            "verdict": row["verdict"],
+            "s": round(took, 1),
+        }
 
-        number = row["run"].split("/")[1]
-        shim = json.loads((run / "runs" / number / "identity.json").read_text())["shim"]["pid"]
+    def no_room() -> dict[str, Any]:
+        """The engine leaves less than a daemon needs: said with figures, then from disk."""
+        m.stoker("swap", "small", "small-full")
+        os.kill(holder(m, 1 if gpus > 1 else 0, "weights").pid, signal.SIGKILL)
+        time.sleep(2)
+        expected = m.stoker("forecast", "small")
+        said = m.stoker("restart", "small", "--wait", ok=False)
+        row = m.unit("small")
+        lines = [r["line"] for r in expected["reasons"]]
+        return {
+            "ok": expected["verdict"] == row["verdict"] == "fallback",
+            "forecast": [expected["verdict"], expected["weights_note"], lines],
+            "verdict": [row["verdict"], [r["line"] for r in row["reasons"]]],
+            "said": said,
+        }
+
+    def api_dies() -> dict[str, Any]:
+        m.stoker("stop", "small")
+        m.stoker("start", "small", "--profile", "small", "--wait")
+        row = m.unit("small")
+        shim = json.loads((m.run(row["run"]) / "identity.json").read_text())["shim"]["pid"]
         os.kill(shim, signal.SIGKILL)
         os.kill(row["pid"], signal.SIGKILL)
         time.sleep(1)
         view = m.snapshot()
+        seen = ledger(m)
         orphans = [h for g in view.gpus for h in g.holders if h.role == "orphan"]
         m.screens("small", "g")
         reaped = m.stoker("reap", "--yes", ok=False)
         time.sleep(1)
         left = [h for g in m.snapshot().gpus for h in g.holders if h.role == "orphan"]
         return {
-            "ok": bool(orphans) and not left,
+            "ok": bool(orphans) and not left and seen["ok"],
+            "ledger": seen["rows"],
             "orphans": [(h.pid, h.bytes) for h in orphans],
             "reaped": reaped,
         }
@@ -107,15 +143,25 @@ def part_failures(m: Machine, gpus: int) -> None:
         gpu = 1 if gpus > 1 else 0
         first = m.unit("small")["run"]
         os.kill(holder(m, gpu, "engine", "small").pid, signal.SIGKILL)
-        deadline = time.monotonic() + 120
+        began = time.monotonic()
+        deadline = began + 120
         while time.monotonic() < deadline:
             row = m.unit("small")
             if row["run"] != first and row["phase"] == "ready":
                 break
-            time.sleep(1)
+            time.sleep(0.5)
+        took = time.monotonic() - began
         card = m.stoker("why", "small", "--run", first, ok=False)
+        memory = json.loads((m.run(first) / "memory.json").read_text())
+        m.screens("small", "e")
         return {
-            "ok": row["phase"] == "ready" and row["verdict"] == "mapped" and row["run"] != first,
+            "ok": row["phase"] == "ready"
+            and row["verdict"] == "mapped"
+            and row["run"] != first
+            and bool(memory.get("gpus")),
+            "killed_to_ready_s": round(took, 1),
+            "via": json.loads((m.run(row["run"]) / "spec.json").read_text())["via"],
+            "memory": memory,
             "card": card.get("category") if isinstance(card, dict) else card,
             "row": {k: row[k] for k in ("phase", "verdict", "run", "start_s")},
         }
@@ -138,6 +184,8 @@ def part_failures(m: Machine, gpus: int) -> None:
 
     m.check("6 queues under 64 requests", queues)
     m.check("5 daemon dies under a serving engine", daemon_dies)
+    m.check("5 a daemon made beside the running engine", room)
+    m.check("5 no room for a daemon beside the engine", no_room)
     m.check("5 orphan found and reaped", api_dies)
     m.check("8 EngineCore killed, restarted with mapped weights", core_dies)
     m.check("sleep and wake", sleeps)

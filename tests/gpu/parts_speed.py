@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.gpu.machine import LEN, Machine, complete, first_token
+from tests.gpu.parts_failures import ledger
 
 PORT_BIG, PORT_HAND = 8100, 8200
 
@@ -35,13 +36,19 @@ class Turns:
     def shares(self, of: str) -> dict[str, float]:
         return {name: round(self.median(name) / self.median(of), 3) for name in self.seconds}
 
-    def by_hand(self, *words: str, plan: bool = False) -> float:
-        """`vllm serve` as an operator types it, from the start to the first token; then ended."""
+    def by_hand(
+        self, *words: str, plan: bool = False, look: Callable[[], None] | None = None
+    ) -> float:
+        """`vllm serve` as an operator types it, from the start to the first token; then ended.
+
+        `look` runs while it serves."""
         m = self.m
         line = [m.python, "-m", "vllm.entrypoints.cli.main", "serve", m.big]
         line += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", str(PORT_HAND)]
         env = {**m.env, "CUDA_VISIBLE_DEVICES": "0", **({PLAN: "1"} if plan else {})}
-        with (m.out / f"hand-{int(time.time())}.log").open("wb") as log:
+        hand = m.work / "hand"
+        hand.mkdir(exist_ok=True)
+        with (hand / f"{int(time.time())}.log").open("wb") as log:
             began = time.monotonic()
             process = subprocess.Popen(
                 [*line, "--max-model-len", str(LEN), *words],
@@ -52,7 +59,10 @@ class Turns:
             )
             try:
                 first_token(PORT_HAND, "m")
-                return time.monotonic() - began
+                took = time.monotonic() - began
+                if look is not None:
+                    look()
+                return took
             finally:
                 process.send_signal(signal.SIGTERM)
                 try:
@@ -97,7 +107,6 @@ def part_ratios(m: Machine, gpus: int) -> None:
         return {"ok": ok, "seconds": turns.seconds, "share_of_by_hand": shares}
 
     m.check("3 restart ratios", ratios)
-    m.stoker("start", "big", "--wait")
 
 
 def part_levers(m: Machine, gpus: int) -> None:
@@ -108,17 +117,24 @@ def part_levers(m: Machine, gpus: int) -> None:
         turns.take("stoker restart, no plan", lambda: turns.ours("big-noplan"))
         turns.take("stoker swap to eager", lambda: turns.ours("big-eager"))
         turns.take("stoker restart, eager", lambda: turns.ours("big-eager"))
-        turns.ours("big-fast")
+        turns.take("stoker swap to fast-iteration", lambda: turns.ours("big-fast"))
         turns.take("stoker restart, fast-iteration", lambda: turns.ours("big-fast"))
         turns.take("stoker swap to big", lambda: turns.ours("big"))
         turns.take("stoker restart", lambda: turns.ours("big"))
-        turns.ours("big-nostandby")
-        turns.take("stoker restart, no standby", lambda: turns.ours("big-nostandby"))
+        turns.take("stoker swap to big without a standby", lambda: turns.ours("big-nostandby"))
         turns.ours("big-noplan")
     m.stoker("stop", "big")
     turns.take("by hand", lambda: turns.by_hand("--load-format", "ipc_cache"))
     m.stoker("preload", "stop", "big", "--yes")
-    turns.take("by hand, disk", turns.by_hand)
+    foreign: list[Any] = []
+
+    def look() -> None:
+        foreign.append(ledger(m))
+        foreign.append([h.role for h in m.snapshot().gpus[0].holders])
+        m.screens("big", "g")
+
+    turns.take("by hand, disk", lambda: turns.by_hand(look=look))
+    m.check("5 ledger with an engine started by hand", lambda: {**foreign[0], "roles": foreign[1]})
 
     def levers() -> dict[str, Any]:
         shares = turns.shares("by hand")
@@ -126,8 +142,6 @@ def part_levers(m: Machine, gpus: int) -> None:
         return {"ok": fast <= 0.15, "seconds": turns.seconds, "share_of_by_hand": shares}
 
     m.check("3 levers", levers)
-    m.stoker("preload", "start", "big", "--wait")
-    m.stoker("start", "big", "--wait")
 
 
 def part_endurance(m: Machine, gpus: int) -> None:
