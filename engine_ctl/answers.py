@@ -226,13 +226,14 @@ class ProfileSummary:
 @dataclass(frozen=True, slots=True)
 class ProfileDetail:
     """One profile with the text of its file, every value's origin, the exact command and
-    environment (secrets masked), and the linter's findings."""
+    environment (secrets masked), what Stoker adds to the command, and the linter's findings."""
 
     summary: ProfileSummary
     text: str
     values: tuple[ProvenanceRow, ...] = ()
     argv: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    added: tuple[str, ...] = ()
     findings: tuple[LintFinding, ...] = ()
 
 

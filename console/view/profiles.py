@@ -71,6 +71,9 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
         lines.append(clip_line(line(Span(f"   {clean(name)}={clean(setting)}", "muted")), cells))
     texts = wrap(" ".join(clean(word) for word in profile.argv), max(cells - 4, 20))
     lines += [line(Span("   " + text)) for text in texts]
+    if profile.added:
+        added = "and, by Stoker: " + " ".join(profile.added)
+        lines += [line(Span("   " + text, "muted")) for text in wrap(added, max(cells - 4, 20))]
     return lines
 
 

@@ -22,6 +22,7 @@ from engine_ctl.answers import (
 from engine_ctl.errors import NotFound, StokerError, Usage
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.planning import added_words
 from engine_ctl.operations.runs import run_of
 from engine_ctl.runtimes.store import Runtime, choose
 from profiles import diff as difference
@@ -39,12 +40,15 @@ MAX_DEFAULTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A profile's effective view, to print or to hand to scripts."""
+    """A profile's effective view, to print or to hand to scripts. `added`: the words that Stoker
+    adds to the command line where a profile says nothing about them."""
 
     effective: Effective
+    added: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        return self.effective.to_json()
+        """The effective view, and in `added_argv` the words that a start has beside `argv`."""
+        return {**self.effective.to_json(), "added_argv": list(self.added)}
 
     def text(self, everything: bool) -> str:
         rows = [row for row in self.effective.rows if everything or row.given]
@@ -54,6 +58,8 @@ class Shown:
             lines.append(f"problem: {self.effective.problem}")
         if self.effective.argv is not None:
             lines += ["", _shell(["vllm", *self.effective.argv])]
+        if self.added:
+            lines.append(f"and, by Stoker: {_shell(list(self.added))}")
         if self.effective.preload_argv is not None:
             lines.append(_shell(["vllm", *self.effective.preload_argv]))
         lines += [f"{name}={value}" for name, value in self.effective.env.items()]
@@ -82,7 +88,10 @@ def effective(ctx: Context, name: str) -> Shown:
     from engine_ctl.weights.socket_dir import shown
 
     resolved = shown(ctx.store, ctx.profiles.load(name), os.environ)
-    return Shown(effective_of(resolved, ctx.schema_for(runtime_of(ctx, resolved))))
+    runtime = runtime_of(ctx, resolved)
+    schema = ctx.schema_for(runtime)
+    added = added_words(resolved.profile, runtime, schema) if runtime is not None else []
+    return Shown(effective_of(resolved, schema), tuple(added))
 
 
 def lint(ctx: Context, name: str, target: str | None) -> tuple[Finding, ...]:
@@ -250,7 +259,8 @@ def detail(ctx: Context, name: str) -> ProfileDetail:
     if summary.problem:
         finding = LintFinding("parse", "error", "", summary.problem)
         return ProfileDetail(summary, text, findings=(finding,))
-    shown = effective(ctx, str(path)).effective
+    found = effective(ctx, str(path))
+    shown = found.effective
     rows = [
         ProvenanceRow(_section(row.key), row.key, _value(row.value), row.origin)
         for row in shown.rows
@@ -261,6 +271,7 @@ def detail(ctx: Context, name: str) -> ProfileDetail:
         text=text,
         values=tuple(rows),
         argv=("vllm", *(shown.argv or ())),
+        added=found.added,
         env=tuple(shown.env.items()),
         findings=findings_of(lint(ctx, str(path), None)),
     )

@@ -12,11 +12,11 @@ import msgspec
 
 from engine_ctl.errors import Failed
 from engine_ctl.model import Kind
-from engine_ctl.runtimes.defaults import process_defaults
+from engine_ctl.runtimes.defaults import process_defaults, serve_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.spec import device_environment
-from profiles.argv import environment, expanded, serve_argv
+from profiles.argv import argument_words, environment, expanded, serve_argv
 from profiles.model import Profile, Stop
 from profiles.schema import ArgumentSchema
 
@@ -65,7 +65,7 @@ def engine_spec(
 ) -> RunSpec:
     """The run of `vllm serve` for this profile."""
     placed = msgspec.structs.replace(profile, host=endpoint.host, port=endpoint.port)
-    arguments = [*serve_argv(placed, schema), *_drain_words(profile, schema)]
+    arguments = [*serve_argv(placed, schema), *added_words(profile, runtime, schema)]
     _, references = environment(profile)
     return RunSpec(
         unit=unit,
@@ -96,6 +96,12 @@ def engine_spec(
         operation=operation,
         by=by,
     )
+
+
+def added_words(profile: Profile, runtime: Runtime, schema: ArgumentSchema | None) -> list[str]:
+    """What Stoker adds to the profile's own arguments of `vllm serve`."""
+    own = argument_words(serve_defaults(profile, runtime, schema), schema)
+    return [*_drain_words(profile, schema), *own]
 
 
 def _drains_itself(profile: Profile, schema: ArgumentSchema | None) -> bool:

@@ -60,6 +60,9 @@ def test_start_serve_restart_stop(here: World) -> None:
     (view,) = snapshot_once(here.dirs, ["a"], timeout_s=100.0).units
     assert view.phase is Phase.READY and view.load is not None and view.load.running == 0
     stopped = lifecycle.stop(here.ctx, "a")
+    log = (here.ctx.store.run("a/2").dir / "log").read_text(errors="replace")
+    assert '"POST /v1/completions' in log  # an operator's own requests are in it,
+    assert "GET /health" not in log and "GET /metrics" not in log  # what Stoker polls is not
     assert stopped["how"] in ("ask", "ask again")
     assert here.live_runs("a") == []
     assert lifecycle.stop(here.ctx, "a")["how"] == "already"

@@ -10,21 +10,25 @@ import msgspec
 import pytest
 
 from engine_ctl.errors import Failed
+from engine_ctl.operations import catalogue
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.planning import Endpoint
-from engine_ctl.runtimes.defaults import PLAN
+from engine_ctl.operations.planning import Endpoint, engine_spec
+from engine_ctl.runtimes.defaults import PLAN, QUIET, serve_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check, Hello, Memory
 from engine_ctl.standby.lifecycle import Standing
+from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.swap import levers
 from engine_ctl.swap.caches import Caches
 from engine_ctl.swap.starting import Prepared, prepare
 from profiles.model import Profile
+from profiles.schema import ArgumentSchema, shipped
 from tests.standin.rig import dirs_in
 
 RUNTIME = Runtime(name="cpu", python="/v/bin/python", version="0.32.0", platform="cpu")
+VLLM = shipped("0.32")
 
 
 class Stage:
@@ -114,6 +118,54 @@ def test_the_startup_plan_is_named_where_it_is_off(
     assert levers.plan_note(prepared_on(stage, "cpu"), Caches()) == ""
     on = prepared_on(stage, "cuda", env="1")
     assert levers.plan_note(on, Caches(plan="applies")) == "applies"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({}, ["--disable-access-log-for-endpoints", "/health,/metrics"]),
+        ({"disable-access-log-for-endpoints": ""}, ["--disable-access-log-for-endpoints", ""]),
+        ({QUIET: "/ping"}, ["--disable-access-log-for-endpoints", "/ping"]),
+        ({"disable_uvicorn_access_log": True}, []),
+        ({"no-disable-uvicorn-access-log": True}, []),
+        ({"uvicorn_log_level": "debug"}, []),
+        ({"logging_config": {"pylogging_config_file": "/c.json"}}, []),
+        ({"logging_config.pylogging_config_file": "/c.json"}, []),
+    ],
+)
+def test_what_stoker_polls_is_not_in_the_access_log(args: dict[str, Any], said: list[str]) -> None:
+    words = spec_of(Profile(name="a", model="/m", args=args), RUNTIME).display_argv
+    at = [at for at, word in enumerate(words) if "access-log-for" in word]
+    assert words[at[0] : at[0] + 2] == said if said else at == []
+
+
+def test_no_argument_that_the_runtimes_vllm_may_not_have() -> None:
+    """Its own schema lacks it, or only that of another version is there."""
+    profile = Profile(name="a", model="/m")
+    lacking = ArgumentSchema("0.32.0", [a for a in VLLM.arguments.values() if a.name != QUIET])
+    assert serve_defaults(profile, RUNTIME, lacking) == {}
+    old = msgspec.structs.replace(RUNTIME, version="0.24.1")
+    assert serve_defaults(profile, old, VLLM) == {}
+    assert serve_defaults(profile, RUNTIME, VLLM) == {QUIET: "/health,/metrics"}
+
+
+def test_what_stoker_adds_is_shown_beside_the_profiles_own(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of the profile stays what it was: a round trip compares it."""
+    file = tmp_path / "p.yaml"
+    file.write_text("model: /m\nstop: {drain_s: 3}\n")
+    monkeypatch.setattr(catalogue, "runtime_of", lambda *_: RUNTIME)
+    shown = catalogue.effective(stage.ctx, str(file))
+    quiet = ["--disable-access-log-for-endpoints", "/health,/metrics"]
+    assert shown.document()["added_argv"] == ["--shutdown-timeout", "3", *quiet]
+    assert "access-log" not in str(shown.document()["argv"])
+    assert "and, by Stoker: --shutdown-timeout 3 --disable-access-log" in shown.text(False)
+    assert catalogue.detail(stage.ctx, str(file)).added == shown.added
+
+
+def spec_of(profile: Profile, runtime: Runtime) -> RunSpec:
+    return engine_spec("a", profile, runtime, VLLM, Endpoint("127.0.0.1", 8000), "test")
 
 
 def test_the_optimisation_level_is_named(stage: Stage) -> None:
