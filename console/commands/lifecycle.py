@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from console.commands.output import confirm, emit_json, json_option, yes_option
-from engine_ctl.errors import StokerError, Usage
+from engine_ctl.errors import Failed, StokerError, Usage
 
 wait_option = click.option(
     "--wait/--no-wait", default=None, help="Wait until it serves (default: on a terminal)."
@@ -136,6 +136,9 @@ def reap(yes: bool, as_json: bool) -> int:
     ctx = Context()
     found = reaping.orphans(ctx)
     if not found:
+        copied = reaping.of_an_original(ctx)
+        if copied:
+            raise Failed(copied)
         if as_json:
             emit_json({"reaped": [], "left": []})
         else:

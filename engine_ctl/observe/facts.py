@@ -118,7 +118,9 @@ def derive_facts(run_dir: Path) -> RunFacts:
         if not life.ended:
             return known
         lived = exit_record.seconds if exit_record is not None else None
-        unasked = life.life is Life.FAILED or (life.life is Life.LOST and life.facts.same_boot)
+        unasked = life.life is Life.FAILED or (
+            life.life is Life.LOST and life.facts.same_boot and not life.facts.original
+        )
         return msgspec.structs.replace(
             known,
             ended=True,

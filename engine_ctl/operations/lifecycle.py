@@ -28,7 +28,7 @@ from engine_ctl.runtimes.store import Runtime, missing
 from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import liveness
+from engine_ctl.supervise import copies, liveness
 from engine_ctl.supervise import stop as ladder
 from engine_ctl.swap.making import make_run, refuse_weights
 from engine_ctl.swap.room import memory_ahead, refuse_memory
@@ -399,8 +399,10 @@ def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
         except Busy as busy:
             raise Busy(f"{busy}; to go on: stoker preload reload {unit} --yes") from None
     record = _engine_unit(ctx, unit)
-    resolved = ctx.profiles.load(record.profile)
     current = ctx.store.current(unit)
+    if current is not None:
+        copies.refuse(current, f"stoker restart {unit}")
+    resolved = ctx.profiles.load(record.profile)
     if current is None or not is_live(current):
         return finish_start(ctx, start(ctx, unit, None, tell), wait, tell)
     done = swap(ctx, unit, resolved, tell, what="restart")

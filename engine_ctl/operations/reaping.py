@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from engine_ctl.atomic import CorruptRecord
 from engine_ctl.operations.context import Context
+from engine_ctl.supervise import copies
 from engine_ctl.supervise import orphans as supervise_orphans
 from engine_ctl.supervise.orphans import Orphan
 
@@ -10,6 +14,18 @@ from engine_ctl.supervise.orphans import Orphan
 def orphans(ctx: Context) -> list[Orphan]:
     """Processes whose run has ended."""
     return supervise_orphans.find(ctx.store)
+
+
+def of_an_original(ctx: Context) -> str:
+    """One line when this state directory is a copy of one whose runs live: they are not touched
+    from here. "" when it is none."""
+    for unit in ctx.store.list_units().units:
+        run = ctx.store.current(unit.unit)
+        with suppress(CorruptRecord):
+            state = copies.original(run, run.identity()) if run is not None else ""
+            if run is not None and state:
+                return copies.refusal(run, state, "stoker reap")
+    return ""
 
 
 def describe(orphan: Orphan) -> str:

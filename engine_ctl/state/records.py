@@ -88,7 +88,8 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """identity.json: the shim and the leader (the started process), each for all time.
 
     `session` is the leader's session id, `monotonic` the start on CLOCK_MONOTONIC of that boot,
-    `adopted` true when this shim is not the leader's parent (the exit status stays unknown)."""
+    `adopted` true when this shim is not the leader's parent (the exit status stays unknown).
+    `dir` is the run's directory as its shim knows it: in a copy of the state it is another's."""
 
     schema: int = 1
     run: str
@@ -98,6 +99,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     monotonic: float
     adopted: bool = False
+    dir: str = ""
 
 
 class ReadyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from engine_ctl.model import Kind, Phase
 from engine_ctl.state.records import ExitRecord, ReadyRecord, RunIdentity, StopRequest
 from engine_ctl.state.store import Run, is_locked
 from engine_ctl.supervise import policy
+from engine_ctl.supervise.copies import original
 
 
 class Life(StrEnum):
@@ -27,7 +28,8 @@ class Life(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What can be seen of a run. `launching`: an operation holds its unit. `same_boot`: the
-    machine was not restarted since the run's start (True while that is unknown)."""
+    machine was not restarted since the run's start (True while that is unknown). `original`: the
+    state directory whose run it is, where this one is a copy of that."""
 
     kind: Kind
     shim_holds: bool
@@ -38,6 +40,7 @@ class Facts:
     request: StopRequest | None
     ready: ReadyRecord | None
     exit: ExitRecord | None
+    original: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ def judge(facts: Facts) -> Liveness:
     if facts.shim_holds:
         asked = facts.request is not None or not facts.leader_alive
         return Liveness(Life.STOPPING if asked else Life.RUNNING, facts)
+    if facts.original:
+        note = f"it runs for {facts.original}, of which this state directory is a copy"
+        return Liveness(Life.LOST, facts, note=note)
     if facts.leader_alive:
         return Liveness(Life.ORPHANED, facts, note="its shim is gone; nobody watches it")
     note = "shim and process are gone; nobody saw the end"
@@ -122,6 +128,7 @@ def gather(run: Run, kind: Kind, *, boot: str | None = None) -> Facts:
         request=run.request(),
         ready=run.ready(),
         exit=record,
+        original=original(run, who) if lives and not holds and record is None else "",
     )
 
 

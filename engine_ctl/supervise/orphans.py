@@ -11,6 +11,7 @@ from typing import Any
 
 from engine_ctl.state.store import Store, is_locked
 from engine_ctl.supervise import disk, procs
+from engine_ctl.supervise.copies import other_state
 from engine_ctl.supervise.procs import Proc
 from engine_ctl.supervise.sweep import sweep
 
@@ -106,6 +107,8 @@ def _live(store: Store, processes: dict[int, Proc]) -> dict[int, _Owner]:
         run = str(record.get("run", ""))
         unit, _, number = run.rpartition("/")
         directory = f"{store.units_dir}/{unit}/runs/{number}"
+        if other_state(str(record.get("dir") or ""), directory):
+            continue
         for role in ("shim", "leader"):
             proc = procs.find(record.get(role), processes, boot)
             if proc is None:

@@ -16,7 +16,7 @@ from engine_ctl.supervise import disk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Any
 
 RUN_VARIABLE = b"STOKER_RUN_DIR="
@@ -67,6 +67,14 @@ def command_line(pid: int) -> list[bytes]:
     except OSError:
         return []
     return data.split(b"\0") if data else []
+
+
+def shim_dir(words: Sequence[bytes]) -> str:
+    """The run directory in the command line of a shim, "" when it is none of a shim."""
+    for at, word in enumerate(words[:-1]):
+        if os.path.basename(word) == b"shim.py":
+            return os.fsdecode(words[at + 1])
+    return ""
 
 
 def run_dir_of(pid: int) -> str | None:

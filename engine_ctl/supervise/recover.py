@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 from engine_ctl import atomic, identity
@@ -99,6 +98,7 @@ def find(run: Run) -> RunIdentity | None:
         session=leader.sid,
         started=time.time() - lived,
         monotonic=time.monotonic() - lived,
+        dir=directory,
     )
 
 
@@ -115,7 +115,4 @@ def _is_marked(pid: int, directory: str) -> bool:
 def _words_of_shim(pid: int, directory: str) -> list[bytes]:
     """The command line of the run's shim, [] for any other process."""
     words = procs.command_line(pid)
-    wanted = os.fsencode(directory)
-    pairs = pairwise(words)
-    here = any(os.path.basename(one) == b"shim.py" and two == wanted for one, two in pairs)
-    return words if here else []
+    return words if procs.shim_dir(words) == directory else []

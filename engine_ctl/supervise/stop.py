@@ -17,7 +17,7 @@ from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.state.records import ExitRecord, RunIdentity, StopRequest
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import disk, liveness, procs, segments
+from engine_ctl.supervise import copies, disk, liveness, procs, segments
 from engine_ctl.supervise.launch import hold_shim_lock
 from engine_ctl.supervise.liveness import Liveness
 from engine_ctl.supervise.recover import mend
@@ -92,8 +92,9 @@ def stop(
     `ladder` defaults to the run's own. `drained` is asked during `drain_s` whether requests are
     done; without it there is no drain. A step of 0 s is left out. `on_step` is called as steps
     begin. Damaged records are set aside. Raises Failed when something of the run could not be
-    ended (which, and why)."""
+    ended (which, and why), and when this state directory is a copy of that which it runs for."""
     mend(run)
+    copies.refuse(run, f"stoker stop {run.unit}")
     times = ladder or _own_ladder(run)
     climb = _Ladder(run, on_step)
     life = _settled(run)

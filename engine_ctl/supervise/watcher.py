@@ -139,7 +139,8 @@ class Watcher:
         self.leader = leader["pid"]
         self.began = record.get("monotonic", self.began)
         self.ready = os.path.exists(self.path("ready.json"))
-        self.identity = {**record, "shim": procs.identity(os.getpid()), "adopted": True}
+        shim = procs.identity(os.getpid())
+        self.identity = {**record, "shim": shim, "adopted": True, "dir": self.dir}
         disk.write_json(self.path("identity.json"), self.identity)
         self.tell("goes on under a new shim: its own had died", "warning")
 
@@ -154,6 +155,7 @@ class Watcher:
             "started": time.time(),
             "monotonic": self.began,
             "adopted": False,
+            "dir": self.dir,
         }
         disk.write_json(self.path("identity.json"), self.identity)
 

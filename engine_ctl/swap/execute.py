@@ -36,7 +36,7 @@ from engine_ctl.runtimes.store import Runtime, choose, missing
 from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run, is_locked
-from engine_ctl.supervise import liveness
+from engine_ctl.supervise import copies, liveness
 from engine_ctl.swap import memory, proof
 from engine_ctl.swap.good import NEW, OLD, good_runs, mark
 from engine_ctl.swap.journal import Journal, Outcome, Step, SwapRecord, new_id, read
@@ -78,6 +78,8 @@ def swap(
         record = ctx.store.load(unit)
         _go_on_first(ctx, unit, tell)
         current = ctx.store.current(unit)
+        if current is not None:
+            copies.refuse(current, f"stoker {what} {unit}")
         live = current if current is not None and is_live(current) else None
         profile = resolved.profile
         runtime = usable_runtime(ctx, resolved)

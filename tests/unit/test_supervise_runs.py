@@ -360,7 +360,7 @@ def test_a_copied_state_directory_adopts_nothing(rig: Rig, tmp_path: Path) -> No
     copy = Rig(tmp_path / "copy")
     shutil.copytree(rig.dirs.state, copy.dirs.state, dirs_exist_ok=True)
     copied = copy.store.current("demo")
-    assert copied is not None and rig.life(copied) is Life.ORPHANED
+    assert copied is not None and rig.life(copied) is Life.LOST
     assert not launch.adopt(copied)  # its shim goes on for the original
     rig.kill_shim(run)
     assert not launch.adopt(copied)
