@@ -88,6 +88,9 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="First: stoker demo, or stoker runtime add PYTHON and stoker profile import. "
+    "Each command has examples: stoker start --help.\n\n"
+    'Names on TAB, in bash: eval "$(_STOKER_COMPLETE=bash_source stoker)" (or zsh, fish).',
 )
 @click.option("--unit", help="Open the console with this unit selected.")
 @click.version_option(package_name="stoker")

@@ -9,18 +9,21 @@ import time
 
 import click
 
-from console.commands.output import emit_json, json_option, table
+from console.commands import completing
+from console.commands.output import emit_json, examples, json_option, limit_option, table
 from console.view.numbers import wall
 from engine_ctl.errors import Failed, Usage
 
 
-@click.command()
+@click.command(
+    epilog=examples("stoker history --unit chat-8b --since 2d", "stoker history --kind bench --csv")
+)
 @click.argument("words", nargs=-1, metavar="[WORD...]")
-@click.option("--unit", help="Only this unit.")
-@click.option("--profile", help="Only this profile.")
+@click.option("--unit", help="Only this unit.", shell_complete=completing.unit)
+@click.option("--profile", help="Only this profile.", shell_complete=completing.profile)
 @click.option("--kind", type=click.Choice(("start", "bench")), help="Only starts, or only benches.")
 @click.option("--since", help="2h or 3d ago, today, 14:05, or a date (2026-08-01).")
-@click.option("--limit", type=int, help="Only the newest N.")
+@limit_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @json_option
 def history(

@@ -8,9 +8,13 @@ from typing import Any
 
 import click
 
-from console.commands.output import confirm, emit_json, json_option, yes_option
+from console.commands import completing
+from console.commands.output import confirm, emit_json, examples, json_option, yes_option
 from engine_ctl.errors import Failed, StokerError, Usage
 
+units_argument = click.argument(
+    "units", nargs=-1, required=True, metavar="UNIT...", shell_complete=completing.unit
+)
 wait_option = click.option(
     "--wait/--no-wait", default=None, help="Wait until it serves (default: on a terminal)."
 )
@@ -45,9 +49,21 @@ def say(as_json: bool) -> Callable[[str], None]:
     return (lambda text: None) if as_json else (lambda text: print(text, flush=True))
 
 
-@click.command()
-@click.argument("units", nargs=-1, required=True, metavar="UNIT...")
-@click.option("--profile", help="Make the unit from this profile (name or file), or change it.")
+@click.command(
+    epilog=examples("stoker start chat-8b --profile chat", "stoker start chat-8b small-1b --wait")
+)
+@click.argument(
+    "units",
+    nargs=-1,
+    required=True,
+    metavar="UNIT...",
+    shell_complete=completing.startable,
+)
+@click.option(
+    "--profile",
+    help="Make the unit from this profile (name or file), or change it.",
+    shell_complete=completing.profile,
+)
 @wait_option
 @json_option
 def start(units: tuple[str, ...], profile: str | None, wait: bool | None, as_json: bool) -> int:
@@ -76,7 +92,7 @@ def _waits(wait: bool | None) -> bool:
 
 
 @click.command()
-@click.argument("units", nargs=-1, required=True, metavar="UNIT...")
+@units_argument
 @json_option
 def stop(units: tuple[str, ...], as_json: bool) -> int:
     """Stop units: drain if the profile says so, ask, ask again, kill, verify."""
@@ -89,7 +105,7 @@ def stop(units: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("units", nargs=-1, required=True, metavar="UNIT...")
+@units_argument
 @wait_option
 @json_option
 def restart(units: tuple[str, ...], wait: bool | None, as_json: bool) -> int:
@@ -108,7 +124,7 @@ def restart(units: tuple[str, ...], wait: bool | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("units", nargs=-1, required=True, metavar="UNIT...")
+@units_argument
 @yes_option
 @json_option
 def remove(units: tuple[str, ...], yes: bool, as_json: bool) -> int:

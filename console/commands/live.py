@@ -6,13 +6,20 @@ from typing import Any
 
 import click
 
-from console.commands.output import confirm, emit_json, json_option, yes_option
+from console.commands import completing
+from console.commands.output import confirm, emit_json, examples, json_option, yes_option
 
 UNIT = "stoker.live.unit"
 
 
-@click.group()
-@click.argument("unit")
+@click.group(
+    epilog=examples(
+        "stoker live chat-8b status",
+        "stoker live chat-8b lora load red ./red",
+        "stoker live chat-8b sleep --level 1",
+    )
+)
+@click.argument("unit", shell_complete=completing.unit)
 @click.pass_context
 def live(ctx: click.Context, unit: str) -> None:
     """Change UNIT's running engine without a restart.
@@ -42,7 +49,7 @@ def lora() -> None:
 
 @lora.command()
 @click.argument("name")
-@click.argument("path")
+@click.argument("path", type=click.Path())
 @json_option
 def load(name: str, path: str, as_json: bool) -> None:
     """Load the adapter in PATH; clients ask for it as model NAME."""
@@ -105,7 +112,7 @@ def wake(as_json: bool) -> None:
     _report(operations.wake(Context(), _unit()), as_json)
 
 
-@live.command()
+@live.command(short_help="Adapters, sleep, and what can be changed.")
 @json_option
 def status(as_json: bool) -> None:
     """Adapters, sleep, and what can be changed live (or what the profile lacks for it)."""

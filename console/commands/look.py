@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.commands.output import emit_json, emit_json_line, json_option, plain, table
+from console.commands import completing
+from console.commands.output import (
+    emit_json,
+    emit_json_line,
+    examples,
+    json_option,
+    limit_option,
+    plain,
+    table,
+)
 from console.view.numbers import wall
 from engine_ctl.errors import Usage
 
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("units", nargs=-1, metavar="[UNIT...]")
+@click.argument("units", nargs=-1, metavar="[UNIT...]", shell_complete=completing.unit)
 @json_option
 def ps(units: tuple[str, ...], as_json: bool) -> None:
     """Every unit and its current run."""
@@ -78,8 +87,8 @@ def _span(seconds: float | None) -> str:
 
 
 @click.command()
-@click.argument("unit")
-@click.option("--limit", type=int, help="Only the newest N.")
+@click.argument("unit", shell_complete=completing.unit)
+@limit_option()
 @json_option
 def runs(unit: str, limit: int | None, as_json: bool) -> None:
     """The history of a unit's runs, newest first."""
@@ -120,11 +129,11 @@ def until_interrupted() -> Iterator[None]:
         raise click.exceptions.Exit(130) from None
 
 
-@click.command()
-@click.argument("unit")
+@click.command(epilog=examples("stoker logs chat-8b -f", "stoker logs chat-8b --run 3 -n 100"))
+@click.argument("unit", shell_complete=completing.unit)
 @click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
 @click.option("--run", "reference", help="A run's number or id (default: the current one).")
-@click.option("-n", "--lines", type=int, default=None, help="Only the last N lines.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
 @json_option
 def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_json: bool) -> None:
     """A unit's log."""
@@ -146,8 +155,12 @@ def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_j
             out.flush()
 
 
-@click.command()
-@click.argument("unit", required=False)
+@click.command(
+    epilog=examples(
+        "stoker why chat-8b", "stoker why chat-8b --bundle .", "stoker why --log some/other.log"
+    )
+)
+@click.argument("unit", required=False, shell_complete=completing.unit)
 @click.option("--run", "reference", help="A run's number or id (default: the newest that failed).")
 @click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Write a redacted .tar.gz.")
@@ -228,7 +241,7 @@ def why(
 
 
 @click.command()
-@click.argument("unit", required=False)
+@click.argument("unit", required=False, shell_complete=completing.unit)
 @click.option("--run", "reference", help="A run's number or id (default: the current one).")
 @click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
 @json_option
@@ -262,8 +275,8 @@ def phases(unit: str | None, reference: str | None, file: Path | None, as_json: 
 
 
 @click.command()
-@click.argument("unit")
-@click.option("--limit", type=int, default=30, show_default=True, help="Only the newest N.")
+@click.argument("unit", shell_complete=completing.unit)
+@limit_option(30)
 @json_option
 def starts(unit: str, limit: int, as_json: bool) -> None:
     """Every start of a unit by phases, newest first, and what mapping saved against disk."""
@@ -299,15 +312,25 @@ def starts(unit: str, limit: int, as_json: bool) -> None:
     print(table(rows, heads, (2, 5)))
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "stoker events --level warning+ --since 2h --unit chat-8b", "stoker events -f --kind swap"
+    )
+)
 @click.argument("words", nargs=-1, metavar="[WORD...]")
-@click.option("--unit", "units", multiple=True, help="Only of this unit (may be repeated).")
+@click.option(
+    "--unit",
+    "units",
+    multiple=True,
+    help="Only of this unit (may be repeated).",
+    shell_complete=completing.unit,
+)
 @click.option("--kind", "kinds", multiple=True, help="start, stop, failure, swap, bench, …")
 @click.option("--level", "levels", multiple=True, help="info, warning, error; warning+: and up.")
 @click.option("--by", multiple=True, metavar="WHO", help="Who did it (a part of the name).")
 @click.option("--since", metavar="WHEN", help="30m, 2h, 14:05, today, 2026-11-29 14:05, …")
 @click.option("--until", metavar="WHEN", help="As --since.")
-@click.option("-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True)
+@limit_option(50)
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen.")
 @json_option
 def events(

@@ -24,6 +24,22 @@ yes_option: Callable[[F], F] = click.option(
 )
 
 
+def limit_option(default: int | None = None) -> Callable[[F], F]:
+    return click.option(
+        "-n",
+        "--limit",
+        type=click.IntRange(min=0),
+        default=default,
+        show_default=default is not None,
+        help="Only the newest N.",
+    )
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command's help: command lines as they can be typed."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 def plain(value: Any) -> Any:
     """Dataclasses, enums, msgspec records and tuples as JSON types."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from console.commands.output import confirm, emit_json, json_option, table, yes_option
+from console.commands import completing
+from console.commands.output import confirm, emit_json, examples, json_option, table, yes_option
 from engine_ctl.errors import Failed, NotFound, Usage
 
 
@@ -40,8 +41,8 @@ def list_(as_json: bool) -> None:
     print(table(rows, ("profile", "whose", "model", "notes")))
 
 
-@profile.command()
-@click.argument("name")
+@profile.command(short_help="Every value with its origin; the command line.")
+@click.argument("name", shell_complete=completing.profile)
 @click.option("--check", "ask", is_flag=True, help="Ask the installed vLLM's own parser, too.")
 @click.option("--all", "everything", is_flag=True, help="Include vLLM's defaults.")
 @json_option
@@ -62,8 +63,8 @@ def show(name: str, ask: bool, everything: bool, as_json: bool) -> int:
     return 1 if checked and checked.errors else 0
 
 
-@profile.command()
-@click.argument("name")
+@profile.command(epilog=examples("stoker profile lint chat --target 0.33"))
+@click.argument("name", shell_complete=completing.profile)
 @click.option("--target", help="The vLLM version to check against (default: the runtime's).")
 @json_option
 def lint(name: str, target: str | None, as_json: bool) -> int:
@@ -91,9 +92,11 @@ def lint(name: str, target: str | None, as_json: bool) -> int:
     return 1 if any(f.severity in ("error", "fail") for f in findings) else 0
 
 
-@profile.command()
-@click.argument("old")
-@click.argument("new")
+@profile.command(
+    epilog=examples("stoker profile diff chat throughput", "stoker profile diff unit:chat-8b chat")
+)
+@click.argument("old", shell_complete=completing.compared)
+@click.argument("new", shell_complete=completing.compared)
 @json_option
 def diff(old: str, new: str, as_json: bool) -> None:
     """What differs and what each change costs. `unit:NAME` is what a unit runs with now."""
@@ -110,22 +113,45 @@ def diff(old: str, new: str, as_json: bool) -> None:
         print(table(rows, ("key", "change", "cost", "")))
 
 
-@profile.command("import")
-@click.option("--from", "source", default="-", help="A file, or - for standard input.")
+@profile.command(
+    "import",
+    short_help="Take over what you run today.",
+    epilog=examples(
+        "stoker profile import --name chat < run.sh",
+        "stoker profile import docker-compose.yaml",
+        "stoker profile import --pid 41230 --name chat",
+    ),
+)
+@click.argument("file", required=False, type=click.Path(), metavar="[FILE]")
+@click.option("--from", "source", help="The same: a file, or - for standard input.")
 @click.option("--pid", type=int, help="A running engine instead.")
-@click.option("--kind", help="shell, docker, compose, systemd, kubernetes, config (default: seen).")
+@click.option(
+    "--kind", help="shell, docker, compose, systemd, kubernetes, config (default: recognised)."
+)
 @click.option("--name", help="Save it under this name (otherwise it is only printed).")
 @click.option("--force", is_flag=True, help="Replace a profile of that name.")
 @json_option
 def import_(
-    source: str, pid: int | None, kind: str | None, name: str | None, force: bool, as_json: bool
+    file: str | None,
+    source: str | None,
+    pid: int | None,
+    kind: str | None,
+    name: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
-    """Take over a command line, script, container, unit file, manifest or running engine."""
+    """Take over a command line, script, container, unit file, manifest or running engine.
+
+    Without FILE, what is on standard input.
+    """
     from engine_ctl.operations import catalogue
     from engine_ctl.operations.context import Context
     from engine_ctl.operations.runs import refuse_own
     from profiles.importing import import_pid, import_profile
 
+    if len([given for given in (file, source, pid) if given is not None]) > 1:
+        raise Usage("name one of FILE, --from and --pid")
+    source = source or file or "-"
     ctx = Context()
     if pid is not None:
         refuse_own(ctx, pid)
@@ -162,6 +188,8 @@ def _text(path: str | None) -> bytes:
     from profiles.importing import MAX_BYTES
 
     if path is None:
+        if sys.stdin.isatty():
+            print("paste it here; end with Ctrl-D on a line of its own", file=sys.stderr)
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
         with open(path, "rb") as file:
@@ -171,7 +199,7 @@ def _text(path: str | None) -> bytes:
 
 
 @profile.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.profile)
 @click.option(
     "--kind",
     type=click.Choice(["shell", "compose", "systemd", "kubernetes", "config"]),
@@ -201,7 +229,7 @@ def schema(as_json: bool) -> None:
 
 
 @profile.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.profile)
 @json_option
 def path(name: str, as_json: bool) -> None:
     """Where the profile's file is."""
@@ -214,8 +242,8 @@ def path(name: str, as_json: bool) -> None:
         print(found)
 
 
-@profile.command()
-@click.argument("name")
+@profile.command(short_help="Open it in $EDITOR and lint what was saved.")
+@click.argument("name", shell_complete=completing.profile)
 @json_option
 def edit(name: str, as_json: bool) -> int:
     """Open your profile in $EDITOR and lint what was saved; a built-in one is extended."""
@@ -241,7 +269,7 @@ def edit(name: str, as_json: bool) -> int:
 
 
 @profile.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.own_profile)
 @yes_option
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
@@ -261,7 +289,12 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("word", required=False, default="")
-@click.option("--runtime", "wanted", help="Which runtime's vLLM (default: the best there is).")
+@click.option(
+    "--runtime",
+    "wanted",
+    help="Which runtime's vLLM (default: the best there is).",
+    shell_complete=completing.runtime,
+)
 @json_option
 def args(word: str, wanted: str | None, as_json: bool) -> None:
     """Search the arguments of the installed vLLM: names, aliases, choices, help."""

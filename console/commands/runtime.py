@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import click
 
-from console.commands.output import confirm, emit_json, json_option, table, yes_option
+from console.commands import completing
+from console.commands.output import confirm, emit_json, examples, json_option, table, yes_option
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.progress import Report
 
@@ -52,7 +53,14 @@ def progress_report(title: str, quiet: bool = False) -> Iterator[Report]:
         yield lambda text, share: bar.update(task, completed=share, description=text)
 
 
-@runtime.command()
+@runtime.command(
+    short_help="Install vLLM, or remember one that is there.",
+    epilog=examples(
+        "stoker runtime add /opt/vllm/bin/python",
+        "stoker runtime add vllm==0.33.0",
+        "stoker runtime add cpu",
+    ),
+)
 @click.argument("spec", metavar="cpu|vllm==VERSION|PYTHON")
 @click.option("--name", help="How to call it (default: made from the version).")
 @json_option
@@ -136,7 +144,7 @@ def _state(runtime: object) -> str:
 
 
 @runtime.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.runtime)
 @json_option
 def check(name: str, as_json: bool) -> None:
     """Import vLLM again and say what changed."""
@@ -152,7 +160,7 @@ def check(name: str, as_json: bool) -> None:
 
 
 @runtime.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.runtime)
 @yes_option
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:

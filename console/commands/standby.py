@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from console.commands import completing
 from console.commands.lifecycle import say
 from console.commands.output import emit_json, json_option, table
 
@@ -50,7 +51,7 @@ def list_(as_json: bool) -> None:
 
 
 @standby.command()
-@click.argument("profile")
+@click.argument("profile", shell_complete=completing.profile)
 @json_option
 def start(profile: str, as_json: bool) -> None:
     """Make the standby that PROFILE needs, and wait until it answers."""
@@ -65,7 +66,7 @@ def start(profile: str, as_json: bool) -> None:
 
 
 @standby.command()
-@click.argument("units", nargs=-1, metavar="[UNIT...]")
+@click.argument("units", nargs=-1, metavar="[UNIT...]", shell_complete=completing.unit)
 @json_option
 def stop(units: tuple[str, ...], as_json: bool) -> None:
     """End standbys (all of them when none is named). Engines go on."""

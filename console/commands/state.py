@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.commands import completing
 from console.commands.output import emit_json, json_option, table
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _size(size: int | None) -> str:
 
 
 @click.command()
-@click.argument("units", nargs=-1, metavar="[UNIT...]")
+@click.argument("units", nargs=-1, metavar="[UNIT...]", shell_complete=completing.unit)
 @json_option
 def queues(units: tuple[str, ...], as_json: bool) -> None:
     """Scheduler queues of running engines, a row for each rank, and hints in words."""
@@ -137,7 +138,7 @@ def _cell(value: Any, form: str = "{}") -> str:
 
 
 @click.command()
-@click.argument("unit")
+@click.argument("unit", shell_complete=completing.unit)
 @click.option("--run", "reference", help="A run's number or id (default: the current one).")
 @json_option
 def kernels(unit: str, reference: str | None, as_json: bool) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
+from console.commands import completing
 from console.commands.lifecycle import say
-from console.commands.output import emit_json, json_option, yes_option
+from console.commands.output import emit_json, examples, json_option, yes_option
 from engine_ctl.errors import Usage
 
 
-@click.command()
-@click.argument("unit")
-@click.argument("profile", required=False)
+@click.command(epilog=examples("stoker forecast chat-8b", "stoker forecast chat-8b throughput"))
+@click.argument("unit", shell_complete=completing.unit)
+@click.argument("profile", required=False, shell_complete=completing.profile)
 @json_option
 def forecast(unit: str, profile: str | None, as_json: bool) -> int:
     """What a start or swap would meet: changes with costs, weights verdict, seconds, errors.
@@ -30,9 +31,13 @@ def forecast(unit: str, profile: str | None, as_json: bool) -> int:
     return 1 if found.errors else 0
 
 
-@click.command()
-@click.argument("unit")
-@click.argument("profile", required=False)
+@click.command(
+    epilog=examples(
+        "stoker swap chat-8b throughput", "stoker swap chat-8b ./next.yaml", "stoker undo chat-8b"
+    )
+)
+@click.argument("unit", shell_complete=completing.unit)
+@click.argument("profile", required=False, shell_complete=completing.profile)
 @click.option("--no-rollback", is_flag=True, help="Leave the unit down if the new engine fails.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted swap.")
 @json_option
@@ -52,7 +57,7 @@ def swap(unit: str, profile: str | None, no_rollback: bool, resume: bool, as_jso
 
 
 @click.command()
-@click.argument("unit")
+@click.argument("unit", shell_complete=completing.unit)
 @yes_option
 @json_option
 def undo(unit: str, yes: bool, as_json: bool) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.commands.output import emit_json, json_option, table
+from console.commands import completing
+from console.commands.output import emit_json, examples, json_option, table
 from engine_ctl.errors import Usage
 
 if TYPE_CHECKING:
@@ -115,8 +116,14 @@ class _Bar:
             sys.stderr.flush()
 
 
-@click.command()
-@click.argument("unit")
+@click.command(
+    epilog=examples(
+        "stoker bench chat-8b",
+        "stoker bench chat-8b --requests 128 --concurrency 32 --goodput ttft:500",
+        "stoker bench chat-8b --path asked.jsonl",
+    )
+)
+@click.argument("unit", shell_complete=completing.unit)
 @bench_options
 @json_option
 def bench(unit: str, as_json: bool, **given: Any) -> int:
@@ -182,8 +189,15 @@ def _spread(found: Any) -> str:
     return "–" if found.spread is None else f"±{found.spread:.1%}"
 
 
-@click.command()
-@click.argument("unit", required=False)
+@click.command(
+    epilog=examples(
+        "stoker sweep chat-8b --set max_num_seqs=64,128,256 --dry-run",
+        "stoker sweep chat-8b --set attention_backend=FLASH_ATTN,FLASHINFER --keep best",
+        "stoker sweep chat-8b --set bench.concurrency=8,32 --goal 'throughput where itl_p95<40ms'",
+        "stoker sweep --resume s1",
+    )
+)
+@click.argument("unit", required=False, shell_complete=completing.unit)
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=V,V", help="A setting and the values to try."
 )
@@ -358,9 +372,15 @@ def _comparison_text(found: Any) -> str:
     return "\n".join(lines)
 
 
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--unit", help="The unit's newest sweep.")
+@click.command(
+    epilog=examples(
+        "stoker compare",
+        "stoker compare b1 b2 --report both.html",
+        "stoker compare s1 --save-best chat-8b-tuned",
+    )
+)
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=completing.measured)
+@click.option("--unit", help="The unit's newest sweep.", shell_complete=completing.unit)
 @click.option("--goal", help="Judge by another goal than the sweep's own.")
 @click.option(
     "--report",

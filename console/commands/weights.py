@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.commands import completing
 from console.commands.lifecycle import say, wait_option
-from console.commands.output import confirm, emit_json, json_option, table, yes_option
+from console.commands.output import confirm, emit_json, examples, json_option, table, yes_option
 
 if TYPE_CHECKING:
     from engine_ctl.operations.weights_plan import PreloadPlan
@@ -55,7 +56,13 @@ def weights(fields: bool, as_json: bool) -> None:
             print(f"  {row.field:28} {row.daemon}  {other}".rstrip())
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "stoker preload plan chat-8b",
+        "stoker preload start chat-8b",
+        "stoker preload reload chat-8b --yes",
+    )
+)
 def preload() -> None:
     """Start, stop, reload or release the daemon that keeps a unit's weights warm.
 
@@ -63,8 +70,8 @@ def preload() -> None:
     """
 
 
-@preload.command()
-@click.argument("unit")
+@preload.command(short_help="What the daemon would be; starts nothing.")
+@click.argument("unit", shell_complete=completing.unit)
 @click.option("--fields", is_flag=True, help="The fingerprints, field by field.")
 @json_option
 def plan(unit: str, fields: bool, as_json: bool) -> int:
@@ -111,7 +118,7 @@ def _print_plan(found: PreloadPlan, fields: bool) -> None:
 
 
 @preload.command()
-@click.argument("unit")
+@click.argument("unit", shell_complete=completing.unit)
 @wait_option
 @json_option
 def start(unit: str, wait: bool | None, as_json: bool) -> None:
@@ -124,8 +131,8 @@ def start(unit: str, wait: bool | None, as_json: bool) -> None:
     _report(as_json, {"unit": run.unit, "run": run.id, "ready": run.ready() is not None})
 
 
-@preload.command()
-@click.argument("unit")
+@preload.command(short_help="Stop the daemon; engines keep serving.")
+@click.argument("unit", shell_complete=completing.unit)
 @yes_option
 @json_option
 def stop(unit: str, yes: bool, as_json: bool) -> None:
@@ -142,8 +149,8 @@ def stop(unit: str, yes: bool, as_json: bool) -> None:
         emit_json(done)
 
 
-@preload.command()
-@click.argument("unit")
+@preload.command(short_help="Load again what the profile says now.")
+@click.argument("unit", shell_complete=completing.unit)
 @yes_option
 @wait_option
 @json_option
@@ -161,8 +168,8 @@ def reload(unit: str, yes: bool, wait: bool | None, as_json: bool) -> None:
     _report(as_json, {"unit": run.unit, "run": run.id, "ready": run.ready() is not None})
 
 
-@preload.command()
-@click.argument("unit")
+@preload.command(short_help="Let the daemon drop its weights.")
+@click.argument("unit", shell_complete=completing.unit)
 @yes_option
 @json_option
 def release(unit: str, yes: bool, as_json: bool) -> None:
