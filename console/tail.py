@@ -7,6 +7,8 @@ import re
 import threading
 from collections.abc import Callable
 
+from engine_ctl.atomic import regular_fd
+
 _CHUNK = 64 * 1024
 _KEPT = 400
 # Our own questions, one a second, would push everything else out of sight.
@@ -30,7 +32,7 @@ class Tail:
     def poll(self) -> bool:
         """Read what is new; True if `lines` changed. A missing file has no lines."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = regular_fd(self.path)
         except OSError:
             changed = bool(self.lines)
             self._forget()

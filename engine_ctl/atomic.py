@@ -64,19 +64,42 @@ def read_record(path: Path, kind: type[T], remedy: str = "move it away to go on"
         raise CorruptRecord(f"{path} is damaged ({error}); {remedy}") from None
 
 
-def open_regular(path: Path) -> BinaryIO | None:
-    """The file open for reading, None when it is no regular one: a pipe or a device may keep its
-    reader waiting. Raises OSError as open does."""
+class NotRegular(OSError):
+    """A pipe, a device, a socket or a directory where a file was expected."""
+
+
+def regular_fd(path: Path | str) -> int:
+    """A descriptor of the file, open for reading. A pipe or a device may keep its reader waiting:
+    for what is no regular file, NotRegular. Raises OSError as open does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, a device without a driver
-            return None
+            raise NotRegular(errno.EINVAL, "it is no regular file", str(path)) from None
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
+        raise NotRegular(errno.EINVAL, "it is no regular file", str(path))
+    return fd
+
+
+def regular_file(path: Path | str) -> BinaryIO:
+    """As `regular_fd`, as a file object."""
+    return os.fdopen(regular_fd(path), "rb")
+
+
+def regular_bytes(path: Path | str) -> bytes:
+    """The content of a regular file. Raises OSError, NotRegular where it is none."""
+    with regular_file(path) as file:
+        return file.read()
+
+
+def open_regular(path: Path) -> BinaryIO | None:
+    """As `regular_file`, None when it is no regular one."""
+    try:
+        return regular_file(path)
+    except NotRegular:
         return None
-    return os.fdopen(fd, "rb")
 
 
 def read_regular(path: Path) -> bytes | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine_ctl import atomic
 from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.front import status
@@ -165,11 +166,18 @@ def _wait(run: Run) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while status.read(run) is None:
         if liveness.look(run, Kind.FRONT).ended:
-            lines = run.log.read_text(errors="replace").strip().splitlines()
+            lines = _lines(run.log)
             raise Failed(f"the front {run.id} did not start: {lines[-1] if lines else 'no word'}")
         if time.monotonic() > deadline:
             raise Failed(f"the front {run.id} does not listen after {READY_TIMEOUT_S:.0f} s")
         time.sleep(0.02)
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        return atomic.regular_bytes(log).decode(errors="replace").strip().splitlines()
+    except OSError:
+        return []
 
 
 def stop(ctx: Context, unit: str, reason: str = "") -> bool:

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine_ctl.atomic import regular_bytes
+
 _PAIR = struct.Struct("<QQ")
 
 
@@ -47,7 +49,7 @@ def parse_clock(data: bytes) -> Clock:
 def read_clock(path: Path) -> Clock | None:
     """The clock of a run, None when there is none or it is empty."""
     try:
-        data = path.read_bytes()
+        data = regular_bytes(path)
     except OSError:
         return None
     return parse_clock(data) or None

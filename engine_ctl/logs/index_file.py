@@ -10,6 +10,8 @@ import os
 from enum import Enum
 from pathlib import Path
 
+from engine_ctl.atomic import regular_fd
+
 SHOWN_BYTES = 1 << 16
 """Of a longer line this many bytes are shown."""
 _ANCHOR = 64
@@ -36,7 +38,8 @@ class LogFile:
         """`descriptor`: the open file, which is this one's from now on."""
         self.path = path
         # A file object, not a bare descriptor: it closes when the last reader lets go of it.
-        self._file = open(path if descriptor is None else descriptor, "rb", buffering=0)  # noqa: SIM115
+        descriptor = regular_fd(path) if descriptor is None else descriptor
+        self._file = open(descriptor, "rb", buffering=0)  # noqa: SIM115
         info = os.fstat(self._file.fileno())
         self._identity = (info.st_dev, info.st_ino)
         self._blocks = info.st_blocks

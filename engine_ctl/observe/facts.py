@@ -216,7 +216,7 @@ class _Log:
         self._fd: int | None = None
         self.size = 0
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = atomic.regular_fd(path)
             self.size = os.fstat(self._fd).st_size
         except OSError:
             pass

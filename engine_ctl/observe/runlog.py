@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine_ctl.atomic import regular_bytes, regular_fd
 from engine_ctl.logs.clock import Clock, parse_clock
 from engine_ctl.logs.facts import StartFacts
 from engine_ctl.logs.lines import RecordReader
@@ -77,7 +78,7 @@ class StartReader:
         try:
             size = os.stat(self._clock_path).st_size
             if size - size % _PAIR != self._clock_size:
-                self._clock = parse_clock(self._clock_path.read_bytes()) or None
+                self._clock = parse_clock(regular_bytes(self._clock_path)) or None
                 self._clock_size = size - size % _PAIR
         except OSError:
             return
@@ -114,7 +115,7 @@ class RunLog:
     def poll(self, ready: bool) -> bool:
         """Take what was appended. `ready`: the run is known to serve. True if anything came."""
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = regular_fd(self._path)
         except OSError:
             return False
         try:

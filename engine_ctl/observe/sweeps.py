@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from engine_ctl.atomic import NotRegular, regular_bytes, regular_file
 from engine_ctl.paths import Dirs
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, is_locked
@@ -54,11 +55,11 @@ def words(unit: str, sweep: str) -> str:
 def _is_over(journal: Path) -> bool:
     """Whether the last entry says so; a cut line counts as not written."""
     try:
-        with journal.open("rb") as file:
+        with regular_file(journal) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL))
             lines = file.read().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotRegular):
         return False
     for line in reversed(lines):
         entry = _decoded(line)
@@ -69,8 +70,8 @@ def _is_over(journal: Path) -> bool:
 
 def _record(path: Path) -> dict[str, Any] | None:
     try:
-        return _decoded(path.read_bytes())
-    except FileNotFoundError:
+        return _decoded(regular_bytes(path))
+    except (FileNotFoundError, NotRegular):
         return None
 
 

@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from engine_ctl.atomic import regular_file
+
 _WORDS = (
     b"[shutdown]",
     b"hutting down",
@@ -49,7 +51,7 @@ def newest_statistics(data: bytes) -> bytes:
 def tail_tells(path: Path, size: int = 1 << 18) -> bool:
     """True when one of the words is in the last `size` bytes of a log."""
     try:
-        with path.open("rb") as file:
+        with regular_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return _TELLING.search(file.read(size)) is not None
     except OSError:

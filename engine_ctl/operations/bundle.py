@@ -64,13 +64,13 @@ def write_bundle(ctx: Context, unit: str, reference: str | None, out: Path) -> P
     run = run_of(ctx, unit, reference)
     if out.is_dir():
         out = out / f"stoker-{unit}-{run.number}.tar.gz"
-    log = read_log(run.log) if run.log.exists() else b""
+    log = read_log(run.log) if run.log.is_file() else b""
     if len(log) > MAX_LOG:
         log = log[: MAX_LOG // 2] + b"\n[... cut ...]\n" + log[-MAX_LOG // 2 :]
     parts = {"log": log}
     for name in FILES:
         path = run.dir / name
-        if path.exists():
+        if path.is_file():
             parts[name] = path.read_bytes().rstrip(b" \0\n") + b"\n"
     profile = snapshots.load(run)
     if profile is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from engine_ctl import atomic
 from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
@@ -150,7 +151,7 @@ def _memory(run: Run, known: run_facts.RunFacts) -> tuple[str, ...]:
     was expected to be free at the start."""
     lines = []
     try:
-        with run.log.open("rb") as file:
+        with atomic.regular_file(run.log) as file:
             file.seek(max(file.seek(0, 2) - (1 << 20), 0))
             text = file.read().decode(errors="replace")
     except OSError:

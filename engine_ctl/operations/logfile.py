@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine_ctl.errors import NotFound
+from engine_ctl.atomic import regular_fd
+from engine_ctl.errors import Failed, NotFound
 from engine_ctl.operations.runs import is_live
 from engine_ctl.state.store import Run
 
@@ -16,9 +17,11 @@ _CHUNK = 1 << 16
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return regular_fd(path)
     except FileNotFoundError:
         raise NotFound(f"there is no log yet: {path}") from None
+    except OSError as error:
+        raise Failed(f"cannot read {path}: {error.strerror}") from None
 
 
 def start_of(fd: int, lines: int | None) -> int:

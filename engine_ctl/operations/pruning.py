@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from engine_ctl import atomic
 from engine_ctl.errors import StokerError, Usage
 from engine_ctl.identity import boot_id
 from engine_ctl.operations.context import Context
@@ -120,7 +121,7 @@ def references(ctx: Context) -> set[str]:
 
 def _named_in(path: Path) -> set[str]:
     try:
-        return {match.decode() for match in _RUN.findall(path.read_bytes())}
+        return {match.decode() for match in _RUN.findall(atomic.regular_bytes(path))}
     except OSError:
         return set()
 

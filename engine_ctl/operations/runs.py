@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from engine_ctl.atomic import CorruptRecord
-from engine_ctl.errors import NotFound, Usage
+from engine_ctl.errors import Failed, NotFound, Usage
 from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
@@ -78,7 +78,7 @@ def adopt_orphans(ctx: Context) -> list[str]:
             orphaned = life is Life.ORPHANED and adopt(run)
             if life is Life.LOST:
                 _tell_lost(ctx, run)
-        except (CorruptRecord, NotFound):  # said by the look at the units
+        except (Failed, NotFound):  # said by the look at the units
             continue
         if orphaned:
             ctx.event(record.unit, f"adopted {run.id}: its shim was gone", "warning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine_ctl.atomic import NotRegular, regular_file
 from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.model import Phase
 from engine_ctl.operations import ports
@@ -38,12 +39,12 @@ class StartWatch:
 
     def _read(self) -> None:
         try:
-            with self.run.log.open("rb") as file:
+            with regular_file(self.run.log) as file:
                 file.seek(self._offset)
                 while chunk := file.read(_CHUNK):
                     self._offset += len(chunk)
                     self._timeline.feed(chunk)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotRegular):
             return
 
     def cause(self) -> str:

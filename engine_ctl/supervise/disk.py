@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 RESERVED = 4096
+# Not waiting: in the place of the file there may be a pipe that nobody reads.
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -135,9 +137,8 @@ def event(state: str, unit: str, text: str, severity: str = "info") -> None:
     line = json.dumps(
         {"at": time.time(), "unit": unit, "text": text, "severity": severity, "by": "shim"}
     )
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.open(f"{state}/events.jsonl", flags, 0o600)
+        fd = os.open(f"{state}/events.jsonl", APPEND, 0o600)
     except OSError:
         return
     try:

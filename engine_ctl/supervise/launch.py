@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -11,10 +12,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine_ctl import atomic
 from engine_ctl.errors import Busy, Failed
 from engine_ctl.state.records import RunIdentity
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import procs
+from engine_ctl.supervise import disk, procs
 
 SHIM = Path(__file__).with_name("shim.py")
 LAUNCH_TIMEOUT_S = 30.0
@@ -96,9 +98,7 @@ def _start_shim(run: Run, options: list[str], env: dict[str, str]) -> None:
     inherited = ["--detach", "--lock", str(lock), "--report", str(writer)]
     try:
         try:
-            errors = os.open(
-                run.dir / "shim.err", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            errors = _errors_of(run)
         except OSError as error:
             raise Failed(f"cannot write in {run.dir}: {error.strerror}") from error
         try:
@@ -133,6 +133,15 @@ def _start_shim(run: Run, options: list[str], env: dict[str, str]) -> None:
     if report.startswith("error "):
         raise Failed(f"{run.id}: {report.removeprefix('error ')}")
     raise Failed(f"the shim of {run.id} {_last_words(run)}")
+
+
+def _errors_of(run: Run) -> int:
+    try:
+        return os.open(run.dir / "shim.err", disk.APPEND, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.EISDIR):  # a pipe or a directory in its place
+            raise
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def hold_shim_lock(run: Run, patience_s: float = _LOCK_PATIENCE_S) -> int:
@@ -170,7 +179,8 @@ def _read_line(fd: int, seconds: float) -> str:
 
 def _last_words(run: Run) -> str:
     try:
-        lines = (run.dir / "shim.err").read_text(errors="replace").strip().splitlines()
+        words = atomic.regular_bytes(run.dir / "shim.err").decode(errors="replace")
+        lines = words.strip().splitlines()
     except OSError:
         lines = []
     return f"did not start: {lines[-1]}" if lines else "did not start, and said nothing"

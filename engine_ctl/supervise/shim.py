@@ -53,8 +53,7 @@ def _streams(run_dir: str) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     try:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        os.dup2(os.open(f"{run_dir}/shim.err", flags, 0o600), 2)
+        os.dup2(os.open(f"{run_dir}/shim.err", disk.APPEND, 0o600), 2)
     except OSError:
         os.dup2(null, 2)
     os.chdir("/")

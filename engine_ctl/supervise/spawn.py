@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+from engine_ctl.supervise import disk
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -61,7 +63,8 @@ class Child:
         go_read, self._go = os.pipe()
         self._failure, failure_write = os.pipe()
         try:
-            log_fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            log_fd = os.open(log, disk.APPEND, 0o600)
+            os.set_blocking(log_fd, True)
         except OSError as error:
             raise SpawnError(f"cannot open the log {log}: {error.strerror}") from None
         self.pid = os.fork()

@@ -414,9 +414,8 @@ class _Clock:
         self._log = log
         self._began = began
         self._size = -1
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
-            self._fd = os.open(path, flags, 0o600)
+            self._fd = os.open(path, disk.APPEND, 0o600)
         except OSError:
             self._fd = -1
 

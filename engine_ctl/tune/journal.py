@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from engine_ctl import atomic
+from engine_ctl.atomic import NotRegular, regular_bytes
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.paths import Dirs
 from engine_ctl.state.store import is_locked
@@ -198,8 +199,8 @@ def load(dirs: Dirs, id: str) -> SweepRecord:
 
 def read_entries(dirs: Dirs, id: str) -> list[Entry]:
     try:
-        data = (records.directory(dirs, id) / JOURNAL).read_bytes()
-    except FileNotFoundError:
+        data = regular_bytes(records.directory(dirs, id) / JOURNAL)
+    except (FileNotFoundError, NotRegular):
         return []
     found = []
     for line in data.splitlines():

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from engine_ctl import identity
+from engine_ctl.atomic import regular_bytes, regular_file
 from engine_ctl.errors import Failed, StokerError
 from engine_ctl.inside import standby_bench
 from engine_ctl.model import Kind
@@ -179,7 +180,7 @@ class Measurement:
         for repeat in range(self.repeats):
             path = self.directory / result_name(repeat)
             try:
-                self.results.append(parse_result(path.read_bytes()))
+                self.results.append(parse_result(regular_bytes(path)))
             except (OSError, Failed):
                 return
 
@@ -292,7 +293,7 @@ def leftover(ctx: Context, unit: str) -> Run | None:
 
 def _read(path: Path, offset: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with regular_file(path) as file:
             file.seek(offset)
             return file.read(1 << 20)
     except OSError:
