@@ -84,7 +84,7 @@ def part_failures(m: Machine, gpus: int) -> None:
 
     def room() -> dict[str, Any]:
         """The daemon is gone and the engine goes on: a restart makes a new one beside it."""
-        expected = m.stoker("forecast", "small")
+        expected = m.stoker("forecast", "small", "small")
         began = time.monotonic()
         m.stoker("restart", "small", "--wait")
         took = time.monotonic() - began
@@ -101,15 +101,17 @@ def part_failures(m: Machine, gpus: int) -> None:
     def no_room() -> dict[str, Any]:
         """The engine leaves less than a daemon needs: said with figures, then from disk."""
         m.stoker("swap", "small", "small-full")
-        os.kill(holder(m, 1 if gpus > 1 else 0, "weights").pid, signal.SIGKILL)
+        m.stoker("preload", "stop", "small", "--yes")
         time.sleep(2)
-        expected = m.stoker("forecast", "small")
+        used = m.used()
+        expected = m.stoker("forecast", "small", "small-full")
         said = m.stoker("restart", "small", "--wait", ok=False)
         row = m.unit("small")
-        lines = [r["line"] for r in expected["reasons"]]
         return {
             "ok": expected["verdict"] == row["verdict"] == "fallback",
-            "forecast": [expected["verdict"], expected["weights_note"], lines],
+            "used_mib": used,
+            "forecast": [expected["verdict"], expected["weights_note"]],
+            "forecast_lines": [r["line"] for r in expected["reasons"]],
             "verdict": [row["verdict"], [r["line"] for r in row["reasons"]]],
             "said": said,
         }
