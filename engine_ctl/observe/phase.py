@@ -3,6 +3,7 @@
 | life | what else is known | phase |
 |---|---|---|
 | ended, lost, orphaned | | that |
+| stopping | nobody asked: its process is gone, its shim sweeps | failed |
 | stopping | the log says that requests are drained | draining, else stopping |
 | running | not executing yet | importing |
 | running | every rank asleep | sleeping |
@@ -78,6 +79,8 @@ def note_of(
             return "/health fails: the engine core is likely dead"
         if healthy is None and error and kind is Kind.ENGINE:
             return f"/health: {error}"
+    if life.fell:
+        return "its process has ended; what is left of it is being ended"
     if phase is Phase.FAILED and life.life is Life.RUNNING:
         return "failed, but its process has not ended yet"
     return ""

@@ -63,8 +63,21 @@ class Liveness:
         return self.facts.ready is not None
 
     @property
+    def fell(self) -> bool:
+        """Its process ended without being asked to, and its shim still ends what is left of it:
+        it has failed, and will not be anything else again."""
+        facts = self.facts
+        return (
+            self.life is Life.STOPPING
+            and facts.request is None
+            and policy.failed(facts.kind.value, requested=False, code=0)
+        )
+
+    @property
     def phase(self) -> Phase | None:
         """The phase where life alone decides it; None while running (its log decides)."""
+        if self.fell:
+            return Phase.FAILED
         return None if self.life is Life.RUNNING else Phase(self.life.value)
 
 

@@ -52,6 +52,9 @@ def test_life_alone_decides() -> None:
     assert phase_of(life(request=True), Phase.DRAINING) is Phase.DRAINING
     assert phase_of(life(shim=False), Phase.READY) is Phase.ORPHANED
     assert phase_of(life(shim=False, leader=False)) is Phase.LOST
+    fell = life(ready=True, leader=False)
+    assert phase_of(fell, Phase.STOPPING, True) is Phase.FAILED
+    assert note_of(fell, Phase.FAILED) == "its process has ended; what is left of it is being ended"
 
 
 def test_exit_status_0_without_a_request_has_failed() -> None:

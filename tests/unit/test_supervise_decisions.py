@@ -117,8 +117,20 @@ def over(**fields: Any) -> ExitRecord:
 def test_judgement(change: dict[str, Any], life: Life) -> None:
     verdict = judge(dataclasses.replace(ALIVE, **change))
     assert verdict.life is life
-    assert verdict.phase is (None if life is Life.RUNNING else Phase(life.value))
+    assert verdict.phase is (None if life is Life.RUNNING else Phase(life.value)) or verdict.fell
     assert verdict.pending == (life is Life.RUNNING and "identity" in change)
+
+
+def test_a_run_that_fell_has_failed_at_once_and_stays_so() -> None:
+    """Not failed by its log, stopping while the shim sweeps, and failed again."""
+    fell = dataclasses.replace(ALIVE, leader_alive=False)
+    seen = [judge(facts) for facts in (fell, dataclasses.replace(fell, exit=over(code=0)))]
+    assert [verdict.phase for verdict in seen] == [Phase.FAILED, Phase.FAILED]
+    assert not seen[0].ended and seen[1].ended
+    asked = judge(dataclasses.replace(fell, request=ASKED))
+    assert asked.phase is Phase.STOPPING
+    # A task whose process has ended may have done its work.
+    assert judge(dataclasses.replace(fell, kind=Kind.BENCH)).phase is Phase.STOPPING
 
 
 def test_restarting_needs_a_shim_and_no_request() -> None:
