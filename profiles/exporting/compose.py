@@ -9,6 +9,7 @@ from profiles.exporting.command import ALL_INTERFACES, Export
 from profiles.exporting.documents import dump
 from profiles.exporting.shell import one_line
 from profiles.importing.container import loopback_only, restart_text
+from profiles.importing.mounts import compose_mount
 from profiles.importing.ports import DEFAULT_PORT, published
 from profiles.importing.references import Command, parse
 from profiles.model import EnvRef, Restart
@@ -78,13 +79,20 @@ def _ports(export: Export, body: dict[str, Any], chosen: dict[str, Any]) -> bool
 
 
 def _host_paths(export: Export, body: dict[str, Any], chosen: dict[str, Any]) -> None:
-    """Mount the host's paths that the profile names, where its container had them elsewhere."""
+    """Mount the host's paths that the profile names where the host has them, in the place of
+    mounts of something else there (`-v /a:/b -v /b:/a`)."""
     paths = export.origin.get("host_paths")
     volumes = body.get("volumes") or []
     if isinstance(paths, dict) and isinstance(volumes, list):
-        wanted = [path for target, path in paths.items() if path != target and path not in paths]
+        wanted = dict.fromkeys(path for target, path in paths.items() if path != target)
         if wanted:
-            chosen["volumes"] = [*volumes, *(f"{path}:{path}" for path in dict.fromkeys(wanted))]
+            kept = [item for item in volumes if _target(item) not in wanted]
+            chosen["volumes"] = [*kept, *(f"{path}:{path}" for path in wanted)]
+
+
+def _target(volume: Any) -> str | None:
+    found = compose_mount(volume, None)
+    return None if found is None else found.target
 
 
 def _daemon(export: Export) -> tuple[str, dict[str, Any]]:

@@ -40,7 +40,8 @@ def export_kubernetes(export: Export) -> str:
 
 
 def _host_paths(export: Export, target: dict[str, Any]) -> bool:
-    """Mount the host's paths that the profile names, where the container had them elsewhere."""
+    """Mount the host's paths that the profile names where the host has them, in the place of
+    mounts of something else there."""
     paths = export.origin.get("host_paths")
     mounts = target.get("volumeMounts")
     if not isinstance(paths, dict) or not isinstance(mounts, list):
@@ -48,12 +49,15 @@ def _host_paths(export: Export, target: dict[str, Any]) -> bool:
     more = [
         {**mount, "mountPath": paths[place]}
         for mount in mounts
-        if isinstance(mount, dict)
-        and (place := str(mount.get("mountPath")).rstrip("/")) in paths
-        and paths[place] not in paths
+        if isinstance(mount, dict) and (place := _place(mount)) in paths and paths[place] != place
     ]
-    target["volumeMounts"] = [*mounts, *more]
+    taken = {mount["mountPath"] for mount in more}
+    target["volumeMounts"] = [m for m in mounts if _place(m) not in taken] + more
     return bool(more)
+
+
+def _place(mount: Any) -> str:
+    return str(mount.get("mountPath") if isinstance(mount, dict) else "").rstrip("/")
 
 
 def _deployment(export: Export, container: dict[str, Any]) -> dict[str, Any]:

@@ -243,3 +243,49 @@ def test_what_is_no_list_of_mounts_or_ports_ends_nothing(key: str, value: str) -
 def test_without_a_folder_relative_sources_stay_as_they_are() -> None:
     assert take("-v ./data:/models").profile.model == "./data/X"
     assert take("-v $PWD/data:/models").profile.model == "${PWD}/data/X"
+
+
+SWAPPED = take("-v /a:/b -v /b:/a -v /c:/d", "--model /a/m --tokenizer /b/t").profile
+
+
+def test_mounts_that_swap_their_paths_are_the_hosts_when_written_again() -> None:
+    assert (SWAPPED.model, SWAPPED.args) == ("/b/m", {"tokenizer": "/a/t"})
+    text = export_profile(SWAPPED, "compose")
+    service = next(iter(yaml.safe_load(text)["services"].values()))
+    assert service["volumes"] == ["/c:/d", "/b:/b", "/a:/a"]
+    assert "/b/m" in service["command"]
+    assert document(import_profile(text).profile) == document(SWAPPED)
+
+
+def test_a_chain_of_mounts_too() -> None:
+    profile = take("-v /a:/b -v /b:/c", "--model /c/m").profile
+    assert profile.model == "/b/m"
+    text = export_profile(profile, "compose")
+    service = next(iter(yaml.safe_load(text)["services"].values()))
+    assert service["volumes"] == ["/b:/c", "/b:/b"]
+    assert document(import_profile(text).profile) == document(profile)
+
+
+SWAPPED_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: v
+    image: vllm/vllm-openai:v0.33.0
+    args: [--model, /a/m, --tokenizer, /b/t]
+    volumeMounts: [{name: one, mountPath: /b}, {name: two, mountPath: /a}]
+  volumes:
+  - {name: one, hostPath: {path: /a}}
+  - {name: two, hostPath: {path: /b}}
+"""
+
+
+def test_a_pod_with_swapped_paths() -> None:
+    profile = import_profile(SWAPPED_POD).profile
+    assert (profile.model, profile.args) == ("/b/m", {"tokenizer": "/a/t"})
+    text = export_profile(profile, "kubernetes")
+    mounts = yaml.safe_load(text)["spec"]["containers"][0]["volumeMounts"]
+    assert mounts == [{"name": "one", "mountPath": "/a"}, {"name": "two", "mountPath": "/b"}]
+    assert document(import_profile(text).profile) == document(profile)
