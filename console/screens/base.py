@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from console.view import layout, machine
-from console.view.deck import filtered, footers, said
+from console.view.deck import field_keys, filtered, footers, said
 from console.view.spans import Item, Line, Span, clean, clip_line, line, spread
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
@@ -71,10 +71,19 @@ class StokerScreen(Screen[None]):
         cells = self.size.width
         if snapshot is not None:
             self.lines("header").set_lines([machine.header(snapshot, cells)])
-        keys = self.keys(unit, cells)
+        keys = self._keys_of_field(cells) or self.keys(unit, cells)
         self.lines("footer").set_lines(keys)
         set_height(self.lines("footer"), len(keys))
         self.show_message()
+
+    def _keys_of_field(self, cells: int) -> list[Line]:
+        """While an input line takes every key the footer is about that alone."""
+        fields: list[Any] = list(self.query("#filter"))  # not imported before there is one
+        field = next((field for field in fields if not field.closing), None)
+        if field is None:
+            return []
+        rows = max(self.lines("footer").size.height, 1)
+        return [field_keys(field.title, field.hints, cells), *([()] * (rows - 1))]
 
     def keys(self, unit: UnitView | None, cells: int) -> list[Line]:
         """The footer: what can be pressed here now."""

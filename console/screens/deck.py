@@ -91,7 +91,10 @@ class DeckScreen(StokerScreen):
         self._name_cells = max(self._name_cells, longest)
         columns = units.columns_for(snapshot.units, cells, self._name_cells)
         found = units.items(snapshot.units, columns, cells - 1)
-        table.set_items(deck.filtered(found, self.word))
+        kept = deck.filtered(found, self.word)
+        if self.word:
+            kept.append(deck.filter_line(self.word, len(kept), len(found), cells - 1))
+        table.set_items(kept)
 
     def show_tail(self, path: str | None, lines: tuple[str, ...]) -> None:
         """The watched log has new lines."""

@@ -18,7 +18,7 @@ class LogSearching(LogReading):
             self._to_match(True, quietly=True)
 
     def do_search(self) -> None:
-        if self.query(LogSearch) or self.state is None:
+        if any(not field.closing for field in self.query(LogSearch)) or self.state is None:
             return
         query = self.state.query
         self._before_search = self.body.key
@@ -52,7 +52,7 @@ class LogSearching(LogReading):
     def on_log_search_closed(self, message: LogSearch.Closed) -> None:
         message.stop()
         for field in self.query(LogSearch):
-            field.remove()
+            field.close()
         self.body.focus()
         if not message.kept:
             self._drop_search()

@@ -146,12 +146,27 @@ def footers(unit: UnitView | None, cells: int, rows: int) -> list[Line]:
     return [tuple(spans), footer(None, cells)]
 
 
+def field_keys(title: str, hints: Sequence[tuple[str, str]], cells: int) -> Line:
+    """The footer while an input line has the keys."""
+    spans: list[Span] = [Span(f" {title}  ", "title")]
+    for key, text in hints:
+        spans += [Span(key, "key"), Span(f" {text}  ", "foot")]
+    return clip_line(spans, cells)
+
+
 def _keys(entries: Sequence[Action]) -> list[Span]:
     spans: list[Span] = []
     for entry in entries:
         spans.append(Span(entry.key, "key", entry.id))
         spans.append(Span(f" {entry.title}  ", "foot", entry.id))
     return spans
+
+
+def filter_line(word: str, shown: int, of: int, cells: int) -> Item:
+    """Beneath a table that is filtered: that it is, and how to see the rest."""
+    text = f"   {shown} of {of} units contain “{clean(word)}”"
+    keys = line(Span("  esc", "key", "back"), Span(" shows all", "muted", "back"))
+    return Item(None, (clip_line((*line(Span(text, "match")), *keys), cells),))
 
 
 def filtered(items: Sequence[Item], word: str) -> list[Item]:

@@ -9,10 +9,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-HELP = "search: enter goes there, ^r expression, ^t match case, esc drops it"
+from console.widgets.filter import ID, Field
 
 
-class LogSearch(Input):
+class LogSearch(Field):
     """Posts `Asked` at every change and `Closed` at its end."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -38,11 +38,24 @@ class LogSearch(Input):
             self.kept = kept
 
     def __init__(self, text: str, regex: bool, case: bool) -> None:
-        super().__init__(value=text, placeholder=HELP, id="filter", select_on_focus=True)
+        super().__init__(
+            value=text, placeholder="search in the whole log", id=ID, select_on_focus=True
+        )
         self.regex = regex
         self.case = case
         self.cursor_blink = False
         self._first = True
+
+    title = "search"
+
+    @property
+    def hints(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("enter", "go there"),
+            ("^r", "plain words" if self.regex else "expression"),
+            ("^t", "any case" if self.case else "match case"),
+            ("esc", "drop it"),
+        )
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -57,6 +70,7 @@ class LogSearch(Input):
 
     def action_switch(self, name: str) -> None:
         setattr(self, name, not getattr(self, name))
+        self._show_frame()
         self.post_message(self.Asked(self.value, self.regex, self.case))
 
     def action_close(self, kept: bool) -> None:

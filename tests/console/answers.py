@@ -270,7 +270,11 @@ def detail(name: str) -> ProfileDetail:
         ),
         ("vllm", "serve", "acme/Chat-8B-Instruct", "--max-num-seqs", "64", "--port", "8000"),
         (("HF_TOKEN", "•••"),),
-        (LintFinding("max-num-seqs-8", "warning", "max_num_seqs", "not a multiple of 8", "64", 5),),
+        findings=(
+            LintFinding(
+                "max-num-seqs-8", "warning", "max_num_seqs", "not a multiple of 8", "64", 5
+            ),
+        ),
     )
 
 

@@ -122,9 +122,15 @@ async def test_the_filter_narrows_and_goes(until: Any) -> None:
     app = make()
     async with app.run_test(size=(140, 45)) as pilot:
         await until(pilot, lambda: "chat-8b" in shown(app, "units"))
-        await pilot.press("slash", "d", "r", "a", "f", "t", "enter")
+        await pilot.press("slash", "d", "r", "a", "f", "t")
         await until(pilot, lambda: "chat-8b" not in shown(app, "units"))
         assert "draft-1b" in shown(app, "units")
+        field, footer = app.screen.query_one("#filter"), app.screen.query_one("#footer")
+        assert field.region.bottom <= footer.region.y, "what is typed can be seen"
+        assert "keep it" in shown(app, "footer") and "restart" not in shown(app, "footer")
+        await pilot.press("enter")
+        await until(pilot, lambda: "restart" in shown(app, "footer"))
+        assert "1 of 7 units contain “draft”  esc shows all" in shown(app, "units")
         await pilot.press("escape")
         await until(pilot, lambda: "chat-8b" in shown(app, "units"))
 
