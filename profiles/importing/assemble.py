@@ -28,7 +28,7 @@ def build(draft: Draft, schema: ArgumentSchema, name: str | None) -> Profile:
     draft.unrepresented += [n for n in parsed.notes if n not in draft.unrepresented]
     args = parsed.args
     model = _model(draft, parsed)
-    paths = HostPaths([] if draft.as_written else draft.mounts)
+    paths = HostPaths([]) if draft.as_written else HostPaths(draft.mounts, draft.inside)
     inside, model = model, str(paths.argument("model", model))
     draft.env = paths.environment(draft.env)
     args = {key: paths.argument(key, value) for key, value in args.items()}

@@ -14,7 +14,7 @@ from profiles.importing.container import (
 )
 from profiles.importing.documents import load_yaml, plain
 from profiles.importing.draft import Draft
-from profiles.importing.mounts import compose_mount
+from profiles.importing.mounts import Mount, compose_mount, host_path
 from profiles.importing.ports import shown
 from profiles.importing.references import Literal, Piece, Reference, closing, render
 from profiles.importing.shellwords import split
@@ -51,6 +51,7 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
     daemons = [name for name, role in roles.items() if role == "preload"]
     chosen = _choose(service, engines, bodies)
     daemon = _daemon(bodies[chosen], daemons)
+    draft.mounts += _secret_files(document, bodies[chosen], draft)
     _service(draft, chosen, bodies[chosen])
     if daemon is not None:
         other = Draft(draft.kind, base=draft.base, as_written=draft.as_written)
@@ -82,6 +83,21 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
     if top:
         draft.origin["compose"] = top
         draft.note(f"top level: {', '.join(map(str, top))}")
+
+
+def _secret_files(document: dict[str, Any], body: dict[str, Any], draft: Draft) -> list[Mount]:
+    """The files that compose shows a service under /run/secrets (or where the service says)."""
+    known = document.get("secrets")
+    out: list[Mount] = []
+    for item in _list(body.get("secrets")):
+        name = str(item.get("source") if isinstance(item, dict) else item)
+        target = str(item.get("target") or name) if isinstance(item, dict) else name
+        place = target if target.startswith("/") else f"/run/secrets/{target}"
+        entry = known.get(name) if isinstance(known, dict) else None
+        file = entry.get("file") if isinstance(entry, dict) else None
+        source = host_path(interpolated(file), draft.base) if file else None
+        out.append(Mount(place, source, "secrets", name, f"secret {name}"))
+    return out
 
 
 def _choose(service: str | None, engines: list[str], bodies: dict[str, Any]) -> str:
@@ -173,7 +189,7 @@ def _service(draft: Draft, name: str, body: dict[str, Any]) -> None:
     if body.get("network_mode") != "host":
         draft.ports = [_escaped(item) for item in _list(body.get("ports"))]
     for key, value in left.items():
-        if key != "volumes" and not (key == "ports" and draft.takes_ports()):
+        if key not in ("volumes", "secrets") and not (key == "ports" and draft.takes_ports()):
             draft.note(f"{key}: {plain(value)}")
     if left:
         draft.origin["container"] = _escaped(left)

@@ -9,7 +9,7 @@ from typing import Any
 from engine_ctl.errors import Usage
 from profiles.importing.draft import Draft, take_invocation
 from profiles.importing.launching import Invocation, find_invocation
-from profiles.importing.references import parse
+from profiles.importing.references import commands, parse
 from profiles.importing.script import Evaluator, unescaped
 from profiles.model import Restart
 
@@ -46,7 +46,9 @@ def container_invocation(draft: Draft, words: list[str]) -> Invocation | None:
         if flag is not None and flag + 1 < len(words):
             evaluator = Evaluator()
             evaluator.known.values |= {k: list(parse(v)) for k, v in draft.env.items()}
-            script = evaluator.run(unescaped(words[flag + 1]))
+            text = words[flag + 1]
+            outer = set(commands(text))
+            script = evaluator.run(unescaped(text))
             draft.unrepresented += script.notes
             draft.secrets |= script.secrets
             if not script.invocations:
@@ -56,6 +58,8 @@ def container_invocation(draft: Draft, words: list[str]) -> Invocation | None:
             if engine is not first:
                 draft.preload_words = first.words
             engine.env = script.env | engine.env
+            for word in (*engine.words, *engine.env.values(), *first.words):
+                draft.inside |= set(commands(word)) - outer
             engine.launcher = [*words[:shell], *engine.launcher]
             for key, texts in (("before", script.before), ("after", script.after)):
                 if texts:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any
 
 from profiles.importing.draft import Draft
-from profiles.importing.references import Command, Literal, names, parse, sole_name
+from profiles.importing.references import (
+    Command,
+    Literal,
+    names,
+    parse,
+    read_file,
+    sole_name,
+)
 from profiles.importing.secrets import ARGUMENT_ENV, is_secret, looks_secret, not_stored, scrub
 from profiles.model import EnvRef
 
@@ -31,20 +37,6 @@ def environment_value(draft: Draft, name: str, value: str) -> str | EnvRef:
         draft.note(not_stored(name))
         return EnvRef(from_env=name)
     return value
-
-
-def read_file(value: str) -> str | None:
-    """The path, if the text is nothing but `$(cat PATH)` or `$(< PATH)`."""
-    pieces = parse(value)
-    if len(pieces) != 1 or not isinstance(pieces[0], Command):
-        return None
-    try:
-        words = shlex.split(pieces[0].text.replace("<", " < "))
-    except ValueError:
-        return None
-    if len(words) == 2 and words[0] in ("cat", "<") and not re.search(r"[$|;&`]", words[1]):
-        return words[1]
-    return None
 
 
 def secret_arguments(draft: Draft, args: dict[str, Any], env: dict[str, str | EnvRef]) -> None:

@@ -19,7 +19,8 @@ class Draft:
     `command` is serve or server (the API server's module). `unrepresented` are the sentences for
     the report, `notes` those on what was rewritten; `secrets` the literal values that must not be
     written anywhere. `base` is the folder from which relative mounts count. `as_written`: the text
-    is an export, whose paths and ports are the host's already."""
+    is an export, whose paths and ports are the host's already. `inside` are the commands that a
+    shell in the container runs, so that their files are the container's."""
 
     kind: str
     words: list[str] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Draft:
     ports: list[Any] = field(default_factory=list)
     base: Path | None = None
     as_written: bool = False
+    inside: set[str] = field(default_factory=set)
     secrets: set[str] = field(default_factory=set)
     read_config: Callable[[str], str | None] = lambda path: None
 

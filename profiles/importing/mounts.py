@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import posixpath
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.importing.references import literal
+from profiles.importing.references import commands, literal, read_file
 from profiles.importing.secrets import scrub
 
 _HOME = "${HOME}"
@@ -102,21 +103,42 @@ def fields(text: str) -> list[str]:
     return parts
 
 
+def _below(path: str, mount: Mount) -> bool:
+    return path == mount.target or path.startswith(mount.target + "/")
+
+
 def _plain(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
 class HostPaths:
-    """Rewrites paths; remembers which mounts were used, and for what."""
+    """Rewrites paths; remembers which mounts were used, and for what.
 
-    def __init__(self, mounts: list[Mount]) -> None:
+    `inside` are the commands that run in the container: a file that one reads is the container's
+    too."""
+
+    def __init__(self, mounts: list[Mount], inside: Collection[str] = ()) -> None:
         self.mounts = sorted(mounts, key=lambda m: len(m.target), reverse=True)
+        self.inside = inside
         self.used: dict[Mount, list[str]] = {}
+        self.lost: list[str] = []
 
     def path(self, value: str, name: str) -> str:
-        """The host's path of a value that lies under a mount, else the value."""
+        """The host's path of a value that lies under a mount, else the value; of `$(cat PATH)`
+        in a container's own shell alike."""
+        file = read_file(value)
+        if file is None:
+            return self._host(value, name)
+        if not any(command in self.inside for command in commands(value)):
+            return value
+        if not any(_below(file, mount) for mount in self.mounts):
+            self.lost.append(f"{name}: {file} is a file of the container; put it on this machine")
+        host = self._host(file, name)
+        return value if host == file else f"$(cat {shlex.quote(host)})"
+
+    def _host(self, value: str, name: str) -> str:
         for mount in self.mounts:
-            if value != mount.target and not value.startswith(mount.target + "/"):
+            if not _below(value, mount):
                 continue
             rest = value[len(mount.target) :]
             if ".." in rest.split("/"):
@@ -147,6 +169,9 @@ class HostPaths:
         `/root/.cache/huggingface` becomes HF_HOME when it is elsewhere on the host."""
         out: dict[str, str] = {}
         for name, value in env.items():
+            if read_file(value) is not None:
+                out[name] = self.path(value, name)
+                continue
             parts = fields(value)
             paths = value.startswith("/") and all(p.startswith("/") or not p for p in parts)
             found = [self.path(part, name) for part in parts] if paths else [value]
@@ -182,6 +207,7 @@ class HostPaths:
             for mount, names in self.used.items()
             if mount.source is None
         ]
+        out += self.lost
         left: dict[str, list[str]] = {}
         for mount in reversed(self.mounts):
             if mount not in self.used:

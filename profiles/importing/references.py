@@ -9,6 +9,7 @@ doubled, as in `$${`; elsewhere a dollar is itself. Importers translate into thi
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -168,6 +169,25 @@ def names(text: str) -> tuple[str, ...]:
             found.append(piece.name)
             found += names(piece.rest)
     return tuple(found)
+
+
+def commands(text: str) -> tuple[str, ...]:
+    """The commands whose output a text holds."""
+    return tuple(piece.text for piece in parse(text) if isinstance(piece, Command))
+
+
+def read_file(text: str) -> str | None:
+    """The path, if the text is nothing but `$(cat PATH)` or `$(< PATH)`."""
+    pieces = parse(text)
+    if len(pieces) != 1 or not isinstance(pieces[0], Command):
+        return None
+    try:
+        words = shlex.split(pieces[0].text.replace("<", " < "))
+    except ValueError:
+        return None
+    if len(words) == 2 and words[0] in ("cat", "<") and not re.search(r"[$|;&`]", words[1]):
+        return words[1]
+    return None
 
 
 def has_references(text: str) -> bool:

@@ -9,6 +9,7 @@ import yaml
 
 from profiles.exporting import EXPORTS, export_profile
 from profiles.importing import Imported, document, import_profile
+from profiles.model import EnvRef
 
 COMMONEST = (
     "docker run --gpus all -v /data/models:/models -p 8001:8000 --ipc=host "
@@ -289,3 +290,76 @@ def test_a_pod_with_swapped_paths() -> None:
     mounts = yaml.safe_load(text)["spec"]["containers"][0]["volumeMounts"]
     assert mounts == [{"name": "one", "mountPath": "/a"}, {"name": "two", "mountPath": "/b"}]
     assert document(import_profile(text).profile) == document(profile)
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        # The container's own shell reads the file: it is under the mount.
+        (
+            "docker run -v /srv/keys:/run/keys:ro --entrypoint bash vllm/vllm-openai:v0.33.0 -c "
+            "'export VLLM_API_KEY=$(cat /run/keys/a); vllm serve org/m'",
+            "/srv/keys/a",
+        ),
+        (
+            "docker run -v /srv/keys:/run/keys --entrypoint sh vllm/vllm-openai:v0.33.0 -c "
+            "'vllm serve org/m --api-key \"$(< /run/keys/a)\"'",
+            "/srv/keys/a",
+        ),
+        # The shell that starts the container reads it: it is the host's.
+        (
+            "docker run -v /srv/keys:/run/keys vllm/vllm-openai:v0.33.0 --model org/m "
+            '--api-key "$(cat /run/keys/a)"',
+            "/run/keys/a",
+        ),
+        (
+            "docker run -v /srv/keys:/run/keys --entrypoint sh vllm/vllm-openai:v0.33.0 -c "
+            '"vllm serve org/m --api-key $(cat /run/keys/a)"',
+            "/run/keys/a",
+        ),
+        (
+            "docker run -v /srv/keys:/run/keys -e VLLM_API_KEY=$(cat /run/keys/a) "
+            "vllm/vllm-openai:v0.33.0 --model org/m",
+            "/run/keys/a",
+        ),
+    ],
+)
+def test_a_file_that_a_shell_reads_is_whose_shell_it_is(text: str, file: str) -> None:
+    found = import_profile(text)
+    assert found.profile.env == {"VLLM_API_KEY": EnvRef(from_file=file)}
+    for kind in EXPORTS:
+        again = import_profile(export_profile(found.profile, kind))
+        assert document(again.profile) == document(found.profile), kind
+
+
+SECRETS = """\
+services:
+  llm:
+    image: vllm/vllm-openai:v0.33.0
+    entrypoint: [sh, -c]
+    command: ["HF_TOKEN=$$(cat /run/secrets/hub) VLLM_API_KEY=$$(cat /etc/key) vllm serve org/m"]
+    secrets: [hub, {source: key, target: /etc/key}, unused]
+secrets:
+  hub: {file: ./hub.txt}
+  key: {environment: KEY}
+  unused: {file: ./unused.txt}
+"""
+
+
+def test_composes_secret_files() -> None:
+    found = import_profile(SECRETS, base=Path("/srv/app"))
+    assert found.profile.env == {
+        "HF_TOKEN": EnvRef(from_file="/srv/app/hub.txt"),
+        "VLLM_API_KEY": EnvRef(from_file="/etc/key"),
+    }
+    assert any(t.startswith("secret key: has no path") for t in found.unrepresented)
+    assert "secrets: unused" in found.unrepresented
+
+
+def test_a_file_of_the_container_that_nothing_mounts_is_said() -> None:
+    found = import_profile(
+        "docker run --entrypoint sh vllm/vllm-openai:v0.33.0 -c "
+        "'vllm serve org/m --api-key $(cat /opt/key)'"
+    )
+    assert found.profile.env == {"VLLM_API_KEY": EnvRef(from_file="/opt/key")}
+    assert any("api_key: /opt/key is a file of the container" in t for t in found.unrepresented)
