@@ -107,11 +107,13 @@ def derive_facts(run_dir: Path) -> RunFacts:
     life = look(run, spec.kind)
     ready, exit_record = life.facts.ready, life.facts.exit
     known = load(run_dir)
-    if known is not None and known.ended:
-        return known
     log = _Log(run.log)
     try:
-        if known is None:
+        if known is not None and not known.log_bytes and log.size:
+            known = None  # taken before a word was written
+        if known is not None and known.ended:
+            return known
+        if known is None or known.start_s is None:
             known = _from_log(run, spec, log)
         if ready is not None:
             known = msgspec.structs.replace(known, start_s=ready.seconds)
@@ -133,13 +135,16 @@ def derive_facts(run_dir: Path) -> RunFacts:
 
 
 def refresh(run_dir: Path) -> RunFacts | None:
-    """Derive the facts and keep them. Called once when a run is ready, once when it is over.
+    """Derive the facts and keep them. Called once when a run is ready, once when it is over;
+    those of a run that is still starting are not kept, whoever asks: they are not final.
 
     None when they cannot be had; that they cannot be written (disk full) is no error."""
     try:
         facts = derive_facts(run_dir)
     except Failed:
         return None
+    if facts.start_s is None and not facts.ended:
+        return facts
     with contextlib.suppress(OSError):
         atomic.write_record(run_dir / FILE, facts)
     return facts

@@ -118,8 +118,10 @@ class Book:
     def add_start(self, run: Run) -> None:
         """Enter a start of an engine or daemon as far as it has come."""
         spec = run.spec()
-        facts = run_facts.load(run.dir) or run_facts.refresh(run.dir)
         life = liveness.look(run, spec.kind)
+        facts = run_facts.load(run.dir)
+        if facts is None or (life.ended and not facts.ended):
+            facts = run_facts.refresh(run.dir) or facts
         ready, cause = run.ready(), facts.cause if facts is not None else None
         document = {
             "kind": spec.kind,

@@ -299,20 +299,28 @@ def behind(
     return found
 
 
+_NOBODY = ("socket_missing", "stale_socket", "not_ready")
+
+
 def with_planned(
     found: Mapping[str, DaemonBehind], planned: Sequence[RankKey]
 ) -> dict[str, DaemonBehind]:
     """What will be behind the sockets once a daemon with these keys serves, where none does yet."""
     coming = {key.socket: key for key in planned}
-    absent = ("wc_fallback.socket_missing", "wc_fallback.stale_socket", "wc_fallback.not_ready")
     return {
         path: DaemonBehind(sockets.SocketJudgement(None), key=coming[path])
-        if path in coming
-        and each.judgement.refusal is not None
-        and each.judgement.refusal.category in absent
+        if path in coming and _absent(each)
         else each
         for path, each in found.items()
     }
+
+
+def _absent(behind: DaemonBehind) -> bool:
+    """True when nobody serves there. The socket of a killed daemon looks good."""
+    refusal, status = behind.judgement.refusal, behind.status
+    if refusal is not None:
+        return refusal.category.removeprefix("wc_fallback.") in _NOBODY
+    return status is not None and status.state in ("missing", "stale")
 
 
 def _key_at(sight: sights.DaemonSight | None, path: str) -> RankKey | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_ctl import atomic
 from engine_ctl.model import Kind, Phase, PhaseMark, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.facts import (
@@ -58,6 +59,28 @@ def test_a_mapped_start(written: Written) -> None:
     assert kernels["attention"].choice == "FLASH_ATTN"
     assert kernels["attention"].line
     assert not (run.dir / "facts.json").exists()
+
+
+def test_who_asks_too_early_settles_nothing(written: Written) -> None:
+    run = written.run("chat")
+    written.log(run, b"")
+    early = refresh(run.dir)
+    assert early is not None and early.verdict is None
+    assert run_facts.load(run.dir) is None
+    log, clock = recorded_log(f"{H200}/11_ipc")
+    written.log(run, log)
+    written.clock(run, clock)
+    written.ready(run, 43.91)
+    late = refresh(run.dir)
+    assert late is not None and late.verdict is Verdict.MAPPED and late == run_facts.load(run.dir)
+
+
+def test_facts_that_were_kept_too_early_are_taken_anew(written: Written) -> None:
+    run = start_of(written, "11_ipc")
+    written.ready(run, 43.91)
+    atomic.write_record(run.dir / run_facts.FILE, RunFacts(run=run.id, kind=Kind.ENGINE))
+    found = refresh(run.dir)
+    assert found is not None and found.verdict is Verdict.MAPPED and found.log_bytes
 
 
 def test_what_was_known_at_readiness_survives_a_trimmed_log(written: Written) -> None:

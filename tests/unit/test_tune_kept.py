@@ -14,6 +14,7 @@ import pytest
 
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.model import Kind
+from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.state.records import RunSpec
@@ -30,6 +31,7 @@ from engine_ctl.tune.settings import BenchSettings
 from engine_ctl.tune.shapes import Dot, frontier, parameters, pareto
 from engine_ctl.tune.svg import ticks
 from profiles.model import EnvRef, Profile
+from tests.standin.observed import Written
 
 
 @pytest.fixture
@@ -222,6 +224,23 @@ def test_no_secret_is_kept(ctx: Context) -> None:
         (entry,) = book.find(Filter(kind="start"))
     assert entry["outcome"] == "lost" and "sesame" not in str(entry)
     assert entry["detail"]["command"][:3] == ["vllm", "serve", "/m"]
+
+
+def test_a_start_enters_with_what_ended_it_though_its_facts_are_older(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    try:
+        written.unit("chat")
+        run = written.run("chat")
+        written.log(run, b"")
+        written.ready(run, 9.5)
+        assert run_facts.refresh(run.dir) is not None
+        written.exit(run, code=-9, requested=False)
+        with history.opened(written.dirs) as book:
+            book.add_starts(written.store)
+            (entry,) = book.find(Filter(kind="start"))
+        assert entry["outcome"] == "ready" and entry["detail"]["cause"]["category"]
+    finally:
+        written.close()
 
 
 # Comparing

@@ -18,6 +18,7 @@ from engine_ctl.model import Reason, Verdict
 from engine_ctl.operations import weights_ready
 from engine_ctl.operations.weights_ready import GIB, DaemonAhead, Way, room_problem
 from engine_ctl.weights import daemons
+from engine_ctl.weights.client import DaemonStatus
 from engine_ctl.weights.forecast import DaemonBehind, EngineAsks, forecast_weights
 from engine_ctl.weights.records import RankKey
 from engine_ctl.weights.sockets import SocketJudgement
@@ -77,6 +78,24 @@ def test_the_verdict_after_the_daemon_is_there(
     found = forecast_weights(EngineAsks(True, (KEY,)), behind)
     assert found.verdict is verdict
     assert bool(found.ranks[0].rows) == (verdict is Verdict.MAPPED)
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("missing", Verdict.MAPPED),
+        ("stale", Verdict.MAPPED),  # killed: its socket is there and refuses
+        ("silent", Verdict.FALLBACK),
+        ("garbage", Verdict.FALLBACK),
+    ],
+)
+def test_a_new_daemon_takes_the_place_of_one_that_is_gone_only(
+    state: str, verdict: Verdict
+) -> None:
+    status = DaemonStatus(socket="/d/0.sock", state=state)
+    asked = DaemonBehind(SocketJudgement(None, may_connect=True), status)
+    behind = daemons.with_planned({"/d/0.sock": asked}, (KEY,))
+    assert forecast_weights(EngineAsks(True, (KEY,)), behind).verdict is verdict
 
 
 def test_a_daemon_with_other_arguments_is_not_what_the_engine_asks_for() -> None:
