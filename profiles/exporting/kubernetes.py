@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from profiles.exporting.command import Export
+from profiles.exporting.command import ALL_INTERFACES, Export
 from profiles.exporting.documents import dump_all
 from profiles.exporting.quoting import is_simple, kubernetes
 from profiles.exporting.shell import one_line
@@ -18,14 +18,18 @@ from profiles.model import EnvRef, Restart
 
 
 def export_kubernetes(export: Export) -> str:
-    container = _container(export)
     origin = export.origin.get("kubernetes")
+    inside = origin.get("port") if isinstance(origin, dict) else None
+    container = _container(export, inside if isinstance(inside, int) else None)
     if isinstance(origin, dict) and isinstance(origin.get("manifest"), list):
         documents = copy.deepcopy(origin["manifest"])
         target: Any = documents[int(origin.get("document", 0))]
         for key in origin.get("path", ()):
             target = target[key]
-        if _host_paths(export, target):
+        changed = _host_paths(export, target)
+        if isinstance(inside, int):
+            changed = _host_port(export, target, inside) or changed
+        if changed:
             export.chosen["kubernetes"] = {"manifest": digest(documents)}
         target |= container
     else:
@@ -54,6 +58,23 @@ def _host_paths(export: Export, target: dict[str, Any]) -> bool:
     taken = {mount["mountPath"] for mount in more}
     target["volumeMounts"] = [m for m in mounts if _place(m) not in taken] + more
     return bool(more)
+
+
+def _host_port(export: Export, target: dict[str, Any], inside: int) -> bool:
+    """Let the node serve the container's own port, which probes and Services name, where the
+    profile serves."""
+    profile = export.profile
+    export.keep |= {"host": profile.host, "port": profile.port}
+    ports = [dict(item) if isinstance(item, dict) else item for item in target.get("ports", [])]
+    for item in ports:
+        if isinstance(item, dict) and item.get("containerPort") == inside and "hostPort" in item:
+            item.pop("hostIP", None)
+            item["hostPort"] = profile.port if profile.port is not None else inside
+            if profile.host != ALL_INTERFACES:
+                item["hostIP"] = profile.host
+    changed = ports != target.get("ports")
+    target["ports"] = ports
+    return changed
 
 
 def _place(mount: Any) -> str:
@@ -115,7 +136,9 @@ def _count(export: Export) -> Any:
     return needed
 
 
-def _container(export: Export) -> dict[str, Any]:
+def _container(export: Export, inside: int | None) -> dict[str, Any]:
+    """The container's image, command and environment; it listens on `inside` where the node
+    serves another port."""
     env: list[dict[str, Any]] = []
     given = export.origin.get("env_sources")
     sources: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
@@ -144,6 +167,9 @@ def _container(export: Export) -> dict[str, Any]:
     if references:
         export.keep["references"] = references
     words = export.words()
+    if inside is not None:
+        served = msgspec.structs.replace(export.profile, port=inside, host=ALL_INTERFACES)
+        words = Export(served, export.schema, {}).words()
     container: dict[str, Any] = {"image": export.image()}
     if not shelled and all(is_simple(word, frozenset(values)) for word in words):
         container["command"] = ["vllm", "serve"]

@@ -123,8 +123,9 @@ def _port(draft: Draft, value: Any) -> int | None:
 
 
 def _published(draft: Draft, host: str, port: int | None) -> tuple[str, int | None]:
-    """Where the host serves the engine. docker publishes on all interfaces unless told otherwise;
-    `origin.container.ports` keeps only what the profile does not say."""
+    """Where the host serves the engine: on all interfaces unless told otherwise.
+    `origin.container.ports` keeps only what the profile does not say; of a manifest, which its
+    Services and probes refer to, the container's own port is kept."""
     inside = port if port is not None else DEFAULT_PORT
     found = [(item, published(item, inside)) for item in draft.ports]
     item, where = next(((i, p) for i, p in found if p is not None), (None, None))
@@ -146,7 +147,11 @@ def _published(draft: Draft, host: str, port: int | None) -> tuple[str, int | No
         draft.note(f"ports: {shown(rest)}")
     address = {"localhost": "127.0.0.1", "": ALL_INTERFACES}.get(where.address, where.address)
     said = f"{where.address}:{where.port}" if where.address else str(where.port)
-    everywhere = "" if where.address else ", on all interfaces, as docker publishes it"
+    manifest = draft.origin.get("kubernetes")
+    if isinstance(manifest, dict):
+        manifest["port"] = inside
+    who = "the node's interfaces" if draft.kind == "kubernetes" else "interfaces, as docker does"
+    everywhere = "" if where.address else f", on all {who}"
     draft.notes.append(
         f"host {address}, port {where.port}: {said} is published for the container's "
         f"{inside}{everywhere}"

@@ -35,12 +35,14 @@ def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> 
     if others:
         draft.note(f"other containers: {', '.join(str(o) for o in others)}")
     document = documents[place]
-    _mounts(draft, body, _at(document, path[:-2]) if len(path) >= 2 else body)
+    pod = _at(document, path[:-2]) if len(path) >= 2 else None
+    _mounts(draft, body, pod if pod is not None else body)
+    draft.ports = _host_ports(body, pod)
     _container(draft, body)
+    _services(draft, documents)
     named = document.get("metadata") if isinstance(document, dict) else None
     name = named.get("name") if isinstance(named, dict) else None
     draft.name = draft.name or name or body.get("name")
-    pod = _at(document, path[:-2]) if len(path) >= 2 else None
     if isinstance(pod, dict) and isinstance(pod.get("restartPolicy"), str):
         restart_policy(
             draft,
@@ -115,11 +117,50 @@ def _container(draft: Draft, body: dict[str, Any]) -> None:
         draft.note(f"image {image}: a profile runs in a runtime, not in an image")
     known = _environment(draft, body)
     for key, value in body.items():
-        if key not in (*_HANDLED, "name", "volumeMounts"):
-            draft.note(f"{key}: {plain(value)}")
+        if key in (*_HANDLED, "name", "volumeMounts") or (key == "ports" and draft.takes_ports()):
+            continue
+        draft.note(f"{key}: {plain(value)}")
     _gpus(draft, body)
     command = _words(body.get("command"), known)
     entry_command(draft, command or None, _words(body.get("args"), known))
+
+
+def _host_ports(body: dict[str, Any], pod: Any) -> list[Any]:
+    """The container's ports that the node serves, as compose's long form says it. With the
+    host's network there is nothing to publish."""
+    if isinstance(pod, dict) and pod.get("hostNetwork") is True:
+        return []
+    ports = [item for item in _list(body.get("ports")) if isinstance(item, dict)]
+    if not any(item.get("hostPort") for item in ports):
+        return []
+    return [
+        {
+            "target": item.get("containerPort"),
+            "published": item.get("hostPort"),
+            "host_ip": item.get("hostIP") or "",
+            "protocol": str(item.get("protocol", "tcp")).lower(),
+        }
+        for item in ports
+        if item.get("hostPort")
+    ]
+
+
+def _services(draft: Draft, documents: list[Any]) -> None:
+    """Say which ports a Service beside the pod has; which of them clients use is not known."""
+    for document in documents:
+        if not isinstance(document, dict) or document.get("kind") != "Service":
+            continue
+        named, spec = document.get("metadata"), document.get("spec")
+        name = named.get("name") if isinstance(named, dict) else None
+        for item in _list(spec.get("ports") if isinstance(spec, dict) else None):
+            if not isinstance(item, dict):
+                continue
+            node = f"node port {item['nodePort']}, " if item.get("nodePort") else ""
+            target = item.get("targetPort", item.get("port"))
+            draft.note(
+                f"Service {name}: {node}port {item.get('port')} for the pod's {target}; "
+                "set `port:` if that is what clients use"
+            )
 
 
 def _mounts(draft: Draft, body: dict[str, Any], pod: Any) -> None:
