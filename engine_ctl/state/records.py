@@ -28,7 +28,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     asks first when it starts the run again; `operation` is the id of the swap that made the run
     and `purpose` what that was for (swap, restart, undo, sweep), `config_hash` vLLM's own of what
     the run compiles. `public_host` and `public_port` are where clients go when that is not where
-    the process listens: the address of the unit's front."""
+    the process listens: the address of the unit's front. `tied_to`: the process that alone can use
+    what the run does (a bench's command); when that ends, the shim ends the run."""
 
     schema: int = 1
     run: str = ""
@@ -71,6 +72,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     operation: str = ""
     purpose: str = ""
     config_hash: str | None = None
+    tied_to: Identity | None = None
     by: str = ""
 
     @property

@@ -15,6 +15,7 @@ from engine_ctl.supervise import aftermath, disk, policy, procs, trim
 from engine_ctl.supervise.readiness import Readiness
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
+from engine_ctl.supervise.tie import Tie
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Watcher:
                 poll.register(os.pidfd_open(self.leader), select.POLLIN)
             except OSError:
                 return
+        tie = Tie(self.spec.get("tied_to"), poll)
         url = self.spec.get("ready_url")
         asks = None
         if url and not self.ready:
@@ -190,6 +192,10 @@ class Watcher:
                 clock.sample()
                 asks = None
                 starting = False
+            gone = tie.broken()
+            if gone is not None and not self._requested:
+                self._request(f"the end of pid {gone}, which it was for")
+                self._climb(now, self.spec.get("stop") or {}, ask=True)
             self._obey(now, asks)
             if now >= slow_at:
                 slow_at = now + SLOW_S

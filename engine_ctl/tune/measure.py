@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -103,6 +104,7 @@ def spec_for(
         restart=Restart(policy="never"),
         stop=STOP,
         predecessor=engine.run,
+        tied_to=identity.identify(os.getpid()),
         by=by,
     )
 

@@ -368,6 +368,30 @@ def test_a_copied_state_directory_adopts_nothing(rig: Rig, tmp_path: Path) -> No
     assert launch.adopt(run)
 
 
+@pytest.mark.parametrize("adopted", [False, True])
+def test_what_is_for_a_killed_command_ends_with_it(rig: Rig, adopted: bool) -> None:
+    """A bench, whose results nobody would read; its standby's shim or an adopted one, too."""
+    code = "time.sleep(1000)"
+    process = rig.console(code)
+    try:
+        who = identity.identify(process.pid)
+        run = rig.start(children=1, kind=Kind.BENCH, tied_to=who)
+        if adopted:
+            rig.kill_shim(run)
+            assert launch.adopt(run)
+        assert rig.life(run) is Life.RUNNING
+    finally:
+        process.kill()
+        process.wait()
+    record = rig.ended(run)
+    assert record.requested and rig.life(run) is Life.EXITED and marked(run) == []
+    request = run.request()
+    assert request is not None and request.by == f"the end of pid {process.pid}, which it was for"
+    late = rig.prepare(kind=Kind.BENCH, tied_to=who)
+    launch.launch(late)  # the command was killed before the start was done
+    assert rig.ended(late).requested
+
+
 def test_the_shim_of_an_adopted_run_leaves_with_its_directory(rig: Rig, tmp_path: Path) -> None:
     run = rig.ready()
     rig.kill_shim(run)
