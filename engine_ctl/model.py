@@ -63,12 +63,14 @@ class Reason:
     """Why weights were not mapped, or why a start is expected not to map them.
 
     `category` is a name of categories.md (`wc_fallback.key_mismatch`); `fields` are
-    (field, value of the daemon, value of the engine)."""
+    (field, value of the daemon, value of the engine). `maps_again`, of weights whose daemon is
+    gone: whether another has taken its place, so that the next start maps; None: not known."""
 
     category: str
     hint: str
     line: str = ""
     fields: tuple[tuple[str, str, str], ...] = ()
+    maps_again: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

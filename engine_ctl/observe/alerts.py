@@ -82,7 +82,7 @@ def _of_unit(unit: UnitView) -> list[Alert]:
         found.append(Alert(text, unit=unit.unit))
     gone = next((r for r in unit.reasons if r.category == "wc_daemon_lost"), None)
     if unit.phase in _SERVING and gone is not None:
-        after = "maps a new one" if "maps again" in gone.hint else "is from disk"
+        after = "maps a new one" if gone.maps_again else "is from disk"
         text = (
             f"{unit.unit}: its weight daemon is gone; it keeps serving and now owns the weights, "
             f"its next start {after}"

@@ -192,8 +192,9 @@ class UnitWatch:
         elapsed = now - who.monotonic if who is not None and alive else None
         marks = self._marks()
         verdict, reasons = self._weights()
-        known = {reason.category for reason in reasons}
-        reasons += tuple(r for r in self.weights_now if r.category not in known)
+        now_said = {reason.category for reason in self.weights_now}
+        # The log says that a daemon went, the look at the daemons what has become of it since.
+        reasons = tuple(r for r in reasons if r.category not in now_said) + self.weights_now
         error = self._answer.error if self._answer is not None else ""
         return UnitView(
             unit=self.unit,

@@ -126,7 +126,7 @@ def lost(daemon: str, again: bool, part: bool = False) -> Reason:
     elif part:
         hint = f"it keeps serving and owns them; before its next start: stoker restart {unit}"
     what = "a rank of the daemon" if part else "the daemon"
-    return Reason(LOST, hint, f"{what} {daemon} that it mapped has ended")
+    return Reason(LOST, hint, f"{what} {daemon} that it mapped has ended", maps_again=again)
 
 
 def lost_at(path: str) -> Reason:

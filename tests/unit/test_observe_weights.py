@@ -21,6 +21,7 @@ from engine_ctl.model import Kind, Phase, Reason, Snapshot, UnitView, Verdict
 from engine_ctl.observe.alerts import alerts
 from engine_ctl.observe.rank_watch import RankWatch
 from engine_ctl.observe.sampler import Sampler
+from engine_ctl.observe.units import UnitWatch
 from engine_ctl.observe.weights import WeightsWatch, lost
 from engine_ctl.weights import records, sights
 from engine_ctl.weights.records import RankKey, WeightsRecord
@@ -207,5 +208,27 @@ def test_alerts_say_what_follows() -> None:
 
     assert "is from disk" in text(lost("w/1", again=False), Kind.ENGINE)
     assert "maps a new one" in text(lost("w/1", again=True), Kind.ENGINE)
+    # Not read out of the words: those are for people.
+    assert "maps a new one" in text(Reason("wc_daemon_lost", "", maps_again=True), Kind.ENGINE)
+    assert "from disk" in text(Reason("wc_daemon_lost", "no start maps again"), Kind.ENGINE)
     partial = Reason("wc_daemon_partial", "reload w", "rank target 1 of 2 is gone")
     assert "reload w" in text(partial, Kind.PRELOAD)
+
+
+def test_what_became_of_the_daemon_since_stands_over_what_the_log_said(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    try:
+        written.unit("chat")
+        run = written.run("chat")
+        written.log(run, recorded_log("h200-vllm-0.33.0/40_load")[0])
+        written.ready(run)
+        watch = UnitWatch(written.store, "chat")
+        watch.look(written.store.load("chat"), identity.boot_id())
+        watch.read_log()
+        said = [r for r in watch.view(1.0, 1.0).reasons if r.category == "wc_daemon_lost"]
+        assert [r.maps_again for r in said] == [None]
+        watch.weights_now = (lost("w/1", again=True),)
+        now = [r for r in watch.view(1.0, 1.0).reasons if r.category == "wc_daemon_lost"]
+        assert now == [lost("w/1", again=True)]
+    finally:
+        written.close()
