@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from engine_ctl.errors import Usage
+from profiles.importing.compose_variables import fill_defaults, service_variables
 from profiles.importing.container import (
     entry_command,
     loopback_only,
@@ -14,12 +15,13 @@ from profiles.importing.container import (
 )
 from profiles.importing.documents import load_yaml, plain
 from profiles.importing.draft import Draft
+from profiles.importing.extending import extended, pairs
+from profiles.importing.interpolation import command_words, escaped, interpolated
 from profiles.importing.mounts import Mount, compose_mount, host_path
 from profiles.importing.ports import shown
-from profiles.importing.references import Literal, Piece, Reference, closing, render
-from profiles.importing.shellwords import split
 from profiles.importing.visible import parse_gpus
 
+_SAID_APART = ("volumes", "secrets", "env_file")
 _HANDLED = ("image", "entrypoint", "command", "environment", "restart", "deploy", "gpus")
 
 
@@ -42,7 +44,7 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
     if not isinstance(services, dict) or not services:
         raise Usage("the compose file has no services")
     bodies = {
-        str(name): _extended(str(name), body, services, draft)
+        str(name): extended(str(name), body, services, draft)
         for name, body in services.items()
         if isinstance(body, dict)
     }
@@ -69,12 +71,13 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
                 draft.env[name] = value
         if not draft.words and draft.preload_words:
             draft.note("the engine's service has no command")
+    fill_defaults(draft)
     rest = [name for name in bodies if name not in (chosen, daemon)]
     if rest:
-        draft.origin["other_services"] = {name: _escaped(services[name]) for name in rest}
+        draft.origin["other_services"] = {name: escaped(services[name]) for name in rest}
         draft.note(f"other services: {', '.join(rest)}")
     top = {
-        key: _escaped(value)
+        key: escaped(value)
         for key, value in document.items()
         if key not in ("services", "version")
         and not str(key).startswith("x-")
@@ -134,39 +137,13 @@ def _text_of(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def _extended(
-    name: str, body: dict[str, Any], services: dict[str, Any], draft: Draft, depth: int = 0
-) -> dict[str, Any]:
-    """`extends` a service of the same file; from another file it is kept as text."""
-    parent = body.get("extends")
-    if parent is None or depth > 8:
-        return body
-    target = parent.get("service") if isinstance(parent, dict) else parent
-    if isinstance(parent, dict) and parent.get("file"):
-        draft.note(f"service {name} extends {target} of {parent['file']}: not part of the text")
-        return body
-    above = services.get(str(target))
-    if not isinstance(above, dict):
-        raise Usage(f"service {name} extends {target}, which the file does not have")
-    above = _extended(str(target), above, services, draft, depth + 1)
-    own = {key: value for key, value in body.items() if key != "extends"}
-    merged = {**above, **own}
-    for key in ("environment", "labels"):
-        if key in above and key in own:
-            merged[key] = {**dict(_pairs(above[key])), **dict(_pairs(own[key]))}
-    for key in ("volumes", "ports", "devices"):
-        if isinstance(above.get(key), list) and isinstance(own.get(key), list):
-            merged[key] = [*above[key], *own[key]]
-    return merged
-
-
 def _service(draft: Draft, name: str, body: dict[str, Any]) -> None:
     draft.name = draft.name or name
     if body.get("image") is not None:
         draft.origin["image"] = interpolated(str(body["image"]))
         draft.note(f"image {body['image']}: a profile runs in a runtime, not in an image")
-    pairs = [(key, interpolated(value)) for key, value in _environment(body)]
-    take_environment(draft, pairs)
+    take_environment(draft, service_variables(draft, body))
+    take_environment(draft, [(k, interpolated(v)) for k, v in pairs(body.get("environment"))])
     if body.get("restart") is not None:
         value = body["restart"]
         restart_policy(draft, "no" if value is False else str(value))
@@ -181,20 +158,20 @@ def _service(draft: Draft, name: str, body: dict[str, Any]) -> None:
         _devices(draft, value if isinstance(value, list) else [{"count": value}])
     draft.loopback = loopback_only(_list(body.get("ports")))
     for item in _list(body.get("volumes")):
-        found = compose_mount(_escaped(item), draft.base)
+        found = compose_mount(escaped(item), draft.base)
         if found is None:
             draft.note(f"volumes: {plain(item)}")
         else:
             draft.mounts.append(found)
     if body.get("network_mode") != "host":
-        draft.ports = [_escaped(item) for item in _list(body.get("ports"))]
+        draft.ports = [escaped(item) for item in _list(body.get("ports"))]
     for key, value in left.items():
-        if key not in ("volumes", "secrets") and not (key == "ports" and draft.takes_ports()):
+        if key not in _SAID_APART and not (key == "ports" and draft.takes_ports()):
             draft.note(f"{key}: {plain(value)}")
     if left:
-        draft.origin["container"] = _escaped(left)
-    entrypoint = _words(body.get("entrypoint"))
-    entry_command(draft, entrypoint, _words(body.get("command")) or [])
+        draft.origin["container"] = escaped(left)
+    entrypoint = command_words(body.get("entrypoint"))
+    entry_command(draft, entrypoint, command_words(body.get("command")) or [])
 
 
 def _deploy(draft: Draft, deploy: dict[str, Any]) -> dict[str, Any]:
@@ -250,114 +227,5 @@ def plain_copy(value: Any) -> Any:
     return [plain_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _environment(body: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(k, v) for k, v in _pairs(body.get("environment"))]
-
-
-def _pairs(value: Any) -> list[tuple[str, str]]:
-    """Environment as map or list; a name without a value passes the caller's variable on."""
-    out: list[tuple[str, str]] = []
-    if isinstance(value, dict):
-        for name, item in value.items():
-            text = "${" + str(name) + "}" if item is None else _scalar(item)
-            out.append((str(name), text))
-    elif isinstance(value, list):
-        for item in value:
-            name, equals, text = str(item).partition("=")
-            out.append((name.strip(), text if equals else "${" + name + "}"))
-    return out
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
-
-
-def _words(value: Any) -> list[str] | None:
-    """A command's words: a text is split as a shell would, a list is taken as it is."""
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return [interpolated(_scalar(item)) for item in value]
-    return _split(str(value))
-
-
-def _split(text: str) -> list[str]:
-    """compose interpolates first and splits after; a reference stays one word here."""
-    marks: list[Piece] = []
-
-    def marked(pieces: list[Piece]) -> str:
-        out = ""
-        for piece in pieces:
-            if isinstance(piece, Literal):
-                out += piece.text.replace("$", "\ue001")
-            else:
-                out += f"\ue000{len(marks)}\ue002"
-                marks.append(piece)
-        return out
-
-    def restored(text: str) -> list[Piece]:
-        out: list[Piece] = []
-        for part in re.split(r"(\ue000\d+\ue002)", text):
-            if part.startswith("\ue000"):
-                out.append(marks[int(part[1:-1])])
-            else:
-                out.append(Literal(part.replace("\ue001", "$")))
-        return out
-
-    words = split(marked(pieces_of(text)))
-    return [
-        render(
-            [
-                piece
-                for part in word
-                for piece in (restored(part.text) if isinstance(part, Literal) else [part])
-            ]
-        )
-        for word in words
-    ]
-
-
-def pieces_of(text: str) -> list[Piece]:
-    """compose's interpolation: `$$` is a dollar, `$NAME`, `${NAME}`, `${NAME:-default}`."""
-    out: list[Piece] = []
-    i = 0
-    while i < len(text):
-        if text.startswith("$$", i):
-            out.append(Literal("$"))
-            i += 2
-            continue
-        if text[i] == "$":
-            match = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)").match(text, i)
-            if match:
-                out.append(Reference(match[1]))
-                i = match.end()
-                continue
-            end = closing(text, i + 2, "{", "}") if text.startswith("${", i) else -1
-            braces = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-])").match(text, i)
-            if end > 0 and braces:
-                rest = render(pieces_of(text[braces.end() : end]))
-                out.append(Reference(braces[1], rest))
-                i = end + 1
-                continue
-        out.append(Literal(text[i]))
-        i += 1
-    return out
-
-
-def interpolated(value: Any) -> str:
-    """compose text in the profile's notation."""
-    return render(pieces_of(str(value)))
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    return interpolated(value) if isinstance(value, str) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from profiles.importing.beside import plain_variables, read_beside
 from profiles.importing.container import (
     entry_command,
     loopback_only,
@@ -13,7 +14,7 @@ from profiles.importing.container import (
 )
 from profiles.importing.draft import Draft
 from profiles.importing.mounts import bind, volume
-from profiles.importing.references import sole_name
+from profiles.importing.references import literal, sole_name
 from profiles.importing.secrets import scrub
 from profiles.importing.visible import parse_gpus
 
@@ -79,6 +80,7 @@ _VALUES = {
     "--health-start-period": "health_start_period",
     "--health-timeout": "health_timeout",
 }
+_SAID_APART = ("volumes", "mounts", "env_file")
 _OWN = ("--gpus", "-e", "--env", "--restart", "--entrypoint")
 _SWITCHES = {
     "--privileged": "privileged",
@@ -140,6 +142,7 @@ def import_run(draft: Draft, words: list[str], engine: str = "docker") -> None:
         draft.origin["engine"] = engine
     if other:
         container["options"] = other
+    take_environment(draft, _env_files(draft, container.get("env_file", [])))
     take_environment(draft, [_pair(item) for item in env])
     draft.name = draft.name or container.get("container_name")
     draft.loopback = loopback_only(container.get("ports", []))
@@ -147,11 +150,25 @@ def import_run(draft: Draft, words: list[str], engine: str = "docker") -> None:
     if container.get("network_mode") != "host":
         draft.ports = list(container.get("ports", []))
     for key, value in container.items():
-        if key not in ("volumes", "mounts") and not (key == "ports" and draft.takes_ports()):
+        if key not in _SAID_APART and not (key == "ports" and draft.takes_ports()):
             draft.note(f"{key}: {_shown(value)}")
     if container:
         draft.origin["container"] = container
     entry_command(draft, entrypoint, words[i:])
+
+
+def _env_files(draft: Draft, files: list[str]) -> list[tuple[str, str]]:
+    """The variables of `--env-file`s that are here; of the others, that they are not."""
+    out: list[tuple[str, str]] = []
+    for name in files:
+        text = read_beside(name, draft.base)
+        if text is None:
+            draft.note(f"--env-file {name}: is not here, its values were not read")
+            continue
+        draft.notes.append(f"--env-file {name}: was read, its values are in `env`")
+        for key, value in plain_variables(text):
+            out.append((key, "${" + key + "}" if value is None else literal(value)))
+    return out
 
 
 def _mounts(draft: Draft, container: dict[str, Any]) -> None:

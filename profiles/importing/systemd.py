@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from engine_ctl.errors import Usage
+from profiles.importing.beside import read_beside, unit_variables
 from profiles.importing.container import container_invocation, take_environment
 from profiles.importing.docker import import_run
 from profiles.importing.draft import Draft, take_invocation
 from profiles.importing.launching import Invocation, find_invocation
-from profiles.importing.references import Literal, Piece, Reference, parse, render
+from profiles.importing.references import Literal, Piece, Reference, literal, parse, render
 from profiles.importing.secrets import scrub
 from profiles.model import Restart
 
@@ -138,8 +139,11 @@ def import_unit(draft: Draft, text: str) -> None:
     if start is None:
         raise Usage("the unit has no ExecStart=")
     draft.origin |= {"env_files": env_files} if env_files else {}
+    read_all = True
     for path in env_files:
-        draft.note(f"EnvironmentFile={path}: a file on that machine, its values are not here")
+        found = None if draft.as_written else _variables(draft, path)
+        read_all = read_all and found is not None
+        env |= found or {}
     _restart(draft, restart, kept)
     if kept:
         draft.origin["systemd"] = kept
@@ -147,13 +151,26 @@ def import_unit(draft: Draft, text: str) -> None:
             if section not in ("Unit", "Install"):
                 draft.note(scrub("; ".join(f"{key}={value}" for key, value in pairs)))
     take_environment(draft, env.items())
-    _start(draft, start[0], start[1], specifiers)
+    _start(draft, start[0], start[1], specifiers, read_all)
     if specifiers:
         draft.origin["specifiers"] = sorted(set(specifiers))
         draft.note(f"{', '.join(sorted(set(specifiers)))}: filled in by systemd only")
 
 
-def _start(draft: Draft, value: str, number: int, specifiers: list[str]) -> None:
+def _variables(draft: Draft, path: str) -> dict[str, str] | None:
+    """The variables of an `EnvironmentFile=` that is on this machine, else that it is not."""
+    name = path.removeprefix("-")
+    text = read_beside(name, draft.base) if name.startswith("/") and "%" not in name else None
+    if text is None:
+        draft.note(f"EnvironmentFile={path}: a file on that machine, its values are not here")
+        return None
+    draft.notes.append(f"EnvironmentFile={path}: was read here, its values are in `env`")
+    return {key: literal(value) for key, value in unit_variables(text)}
+
+
+def _start(
+    draft: Draft, value: str, number: int, specifiers: list[str], env_is_known: bool
+) -> None:
     prefix = re.match(r"[-@:+!|]*", value)
     marks = prefix.group(0) if prefix else ""
     if marks:
@@ -165,7 +182,7 @@ def _start(draft: Draft, value: str, number: int, specifiers: list[str]) -> None
     known = {
         name: text
         for name, text in draft.env.items()
-        if not draft.origin.get("env_files") and not name_is_open(name, text)
+        if env_is_known and not name_is_open(name, text)
     }
     line = [_filled(word, known) for word in line]
     found = container_invocation(draft, line) or find_invocation(line)
