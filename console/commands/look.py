@@ -186,7 +186,8 @@ def why(
     assert unit is not None
     ctx = Context()
     card = explain.why(ctx, unit, reference)
-    reasons = explain.fell_back(ctx, unit, reference) if card is None else ()
+    # What the current run says comes before the failure of one before it.
+    reasons = explain.fell_back(ctx, unit, reference, card)
     if bundle is not None:
         from engine_ctl.operations.bundle import write_bundle
 
@@ -206,7 +207,7 @@ def why(
                 "evidence": [f"{name}: daemon {d}, engine {e}" for name, d, e in first.fields],
                 "card": None,
             }
-            if card is None and first is not None
+            if first is not None
             else {
                 "category": cause.category if cause else "unknown",
                 "hint": cause.hint if cause else "",
@@ -216,14 +217,17 @@ def why(
             }
         )
         return 0
+    for reason in reasons:
+        print(f"{unit} fell back to disk: {reason.category}\n  {reason.line or reason.hint}")
+        for field, daemon, engine in reason.fields:
+            print(f"  {field}: daemon {daemon}, engine {engine}")
+        print(f"  do this: {reason.hint}")
     if card is None:
-        for reason in reasons:
-            print(f"{unit} fell back to disk: {reason.category}\n  {reason.line or reason.hint}")
-            for field, daemon, engine in reason.fields:
-                print(f"  {field}: daemon {daemon}, engine {engine}")
-            print(f"  do this: {reason.hint}")
         if not reasons:
             print(f"nothing to explain: no run of {unit} failed")
+        return 0
+    if reasons:
+        print(f"before it: {card.run} {card.outcome}; see: stoker why {unit} --run {card.run}")
         return 0
     print(f"{card.run} {card.outcome}" + (f" while {card.phase}" if card.phase else ""))
     if card.cause:

@@ -185,6 +185,14 @@ def _bench_text(done: Any) -> str:
     return "\n".join(lines)
 
 
+def _unit(metric: str) -> str:
+    if metric.endswith("throughput"):
+        return "tok/s"
+    if metric.endswith("_s"):
+        return "s"
+    return "ms" if metric.partition("_")[0] in ("ttft", "tpot", "itl", "e2el") else ""
+
+
 def _spread(found: Any) -> str:
     return "–" if found.spread is None else f"±{found.spread:.1%}"
 
@@ -358,8 +366,9 @@ def _comparison_text(found: Any) -> str:
             note = "within noise of ★"
         rows.append([*cells, note if len(note) < 100 else note[:99] + "…"])
     axes = list(found.axes) or ["bench"]
+    heads = [f"{name} {_unit(name)}".rstrip() for name in metrics]
     right = range(1 + len(axes), 1 + len(axes) + len(metrics))
-    lines = [table(rows, ("", *axes, *metrics, ""), right), "", found.sentence()]
+    lines = [table(rows, ("", *axes, *heads, ""), right), "", found.sentence()]
     if found.count("refused"):
         lines.append(f"vLLM refused {found.count('refused')} of {len(found.rows)} points")
     if found.count("pending", "trying") and found.sweep:

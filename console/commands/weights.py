@@ -9,6 +9,7 @@ import click
 from console.commands import completing
 from console.commands.lifecycle import say, wait_option
 from console.commands.output import confirm, emit_json, examples, json_option, table, yes_option
+from console.view.numbers import size
 
 if TYPE_CHECKING:
     from engine_ctl.operations.weights_plan import PreloadPlan
@@ -34,7 +35,7 @@ def weights(fields: bool, as_json: bool) -> None:
             d.name,
             "–" if d.gpu is None else str(d.gpu),
             d.phase or "–",
-            "–" if d.weights_bytes is None else f"{d.weights_bytes / (1 << 30):.1f} GiB",
+            size(d.weights_bytes),
             d.socket_state,
             ", ".join(d.clients) or "–",
             ", ".join(f"{count} {name}" for name, count in d.verdicts) or "–",

@@ -122,10 +122,15 @@ def _card(ctx: Context, run: Run) -> FailureCard | None:
     )
 
 
-def fell_back(ctx: Context, unit: str, reference: str | None = None) -> tuple[Reason, ...]:
+def fell_back(
+    ctx: Context, unit: str, reference: str | None = None, card: FailureCard | None = None
+) -> tuple[Reason, ...]:
     """Why a run's weights came from disk although a daemon was to have them; () when they did
-    not."""
-    known = facts_of(run_of(ctx, unit, reference))
+    not, and when `card` tells of the same run."""
+    run = run_of(ctx, unit, reference)
+    if card is not None and card.run == run.id:
+        return ()
+    known = facts_of(run)
     return known.reasons if known.verdict is Verdict.FALLBACK else ()
 
 
@@ -304,5 +309,5 @@ def starts(ctx: Context, unit: str, limit: int = 30) -> tuple[StartRecord, ...]:
                 (model, bool(record.standby)), from_disk.get((model, not record.standby))
             ),
         )
-        for record, model in reversed(found[-limit:])
+        for record, model in found[::-1][:limit]
     )

@@ -134,7 +134,8 @@ def port_problem(host: str, port: int) -> str | None:
     owner = ports.owner(port)
     if owner is None:
         return f"port {port} is not ours to bind; choose one from 1024 up"
-    return f"port {port} is in use by pid {owner[0]} ({owner[1]}); stop it or set another port"
+    who = f"pid {owner[0]} ({owner[1]})" if owner[0] else owner[1]
+    return f"port {port} is in use by {who}; stop it or set another port"
 
 
 def _claimed(ctx: Context, but: str) -> frozenset[int]:

@@ -29,14 +29,15 @@ def start_of(fd: int, lines: int | None) -> int:
     if lines is None:
         return 0
     position = end = os.fstat(fd).st_size
-    wanted = lines + 1
+    if lines < 1:
+        return end
+    wanted = lines
     while position > 0 and wanted > 0:
         step = min(_CHUNK, position)
         block = os.pread(fd, step, position - step)
         at = len(block)
         if position == end and block.endswith(b"\n"):
             at -= 1
-            wanted -= 1
         while wanted > 0 and (at := block.rfind(b"\n", 0, at)) >= 0:
             wanted -= 1
             if wanted == 0:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 from engine_ctl.model import Cause
+from engine_ctl.supervise import procs
 from engine_ctl.supervise.listener import command_of
 
 
@@ -49,7 +51,16 @@ def owner(port: int) -> tuple[int, str] | None:
     if not pids:
         return None
     pid = next((pid for pid in pids if pid), 0)
-    return pid, command_of(pid) if pid else "another user's process"
+    return pid, _who(pid) if pid else "another user's process"
+
+
+def _who(pid: int) -> str:
+    """The run that the process belongs to where a Stoker started it, else its command."""
+    directory = procs.run_dir_of(pid)
+    if directory is None:
+        return command_of(pid)
+    run = Path(directory)
+    return f"run {run.parents[1].name}/{run.name} of Stoker's"
 
 
 def with_owner(cause: Cause, port: int | None) -> Cause:

@@ -143,6 +143,8 @@ def preload_stop(
 ) -> dict[str, Any]:
     """Stop the daemon. Raises Busy, saying what follows, while engines map it, unless confirmed."""
     name = daemon_unit(ctx, unit)
+    if ctx.store.exists(unit) and not ctx.store.exists(name):
+        raise NotFound(f"unit {unit} has no preload daemon; see: stoker weights")
     result = daemons.stop(ctx.store, name, uses(ctx), confirmed=confirmed, by=ctx.by)
     tell(f"{name}: stopped ({result.how}, {result.seconds:.1f} s)")
     return {"unit": name, "run": result.run, "how": result.how, "seconds": result.seconds}

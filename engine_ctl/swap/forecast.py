@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine_ctl.answers import ForecastView, MemoryNeed
-from engine_ctl.errors import StokerError
+from engine_ctl.errors import NotFound, StokerError
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.operations import way_for
 from engine_ctl.live.requirements import dev_mode_problem
@@ -38,7 +38,14 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     known = ctx.store.exists(unit)
     record = ctx.store.load(unit) if known else None
     name = profile or (record.profile if record else unit)
-    resolved = ctx.profiles.load(name)
+    try:
+        resolved = ctx.profiles.load(name)
+    except NotFound:
+        if known or profile:
+            raise
+        raise NotFound(
+            f"there is no unit {unit!r} and no profile of that name; see: stoker ps"
+        ) from None
     current = ctx.store.current(unit) if record else None
     live = current if current is not None and is_live(current) else None
     before = _running(live)

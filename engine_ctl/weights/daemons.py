@@ -112,13 +112,20 @@ def start(store: Store, asked: Asked, check: Check, begin: Begin = launch) -> Ru
     """Start a preload daemon; returns once its process exists (ready: its health port).
 
     Makes the unit when there is none. Raises Busy, Failed before anything is started."""
-    if not store.exists(asked.unit):
+    made = not store.exists(asked.unit)
+    if made:
         store.create(asked.unit, Kind.PRELOAD, asked.profile.name, asked.by)
     with store.lock(asked.unit):
         current = sights.sight_of(store, asked.unit)
         if current is not None and current.alive:
             raise Busy(f"{asked.unit} runs already ({current.run.id}); reload it instead")
-        return _launch(store, asked, plan(store, asked, check), current, begin)
+        try:
+            record = plan(store, asked, check)
+        except StokerError:
+            if made and current is None:
+                store.remove(asked.unit)
+            raise
+        return _launch(store, asked, record, current, begin)
 
 
 def _launch(

@@ -12,6 +12,7 @@ from console.main import run
 from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
+from engine_ctl.state.records import RunSpec
 from profiles.lint import lint
 from profiles.model import Profile
 
@@ -84,3 +85,28 @@ def test_one_matter_is_one_finding() -> None:
     rules = [found.rule for found in lint(Profile(name="p", model="m", args=args), "0.33")]
     assert rules.count("strict-tool-calling-default") == 1
     assert rules.count("tool-strict-level-default") == 1
+
+
+def test_what_is_neither_a_unit_nor_a_profile_has_no_forecast(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["forecast", "nothing"]) == 3
+    assert "no unit 'nothing' and no profile of that name" in capsys.readouterr().err
+    Context().store.create("a", Kind.ENGINE, "gone")
+    assert run(["forecast", "a"]) == 3
+    assert "no profile gone" in capsys.readouterr().err
+    assert run(["preload", "stop", "a"]) == 3
+    assert "unit a has no preload daemon" in capsys.readouterr().err
+
+
+def test_no_lines_are_no_lines(dirs: Dirs, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Context().store
+    store.create("a", Kind.ENGINE)
+    made = store.new_run(RunSpec(unit="a", kind=Kind.ENGINE, argv=["x"]))
+    store.set_current(made)
+    for text in ("one\ntwo\n", "one\ntwo", ""):
+        made.log.write_text(text)
+        for lines, wanted in ((0, []), (1, text.split()[-1:]), (9, text.split())):
+            assert run(["logs", "a", "-n", str(lines), "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["lines"] == wanted
+    assert run(["logs", "a", "-n", "-1"]) == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from console.main import run
 from engine_ctl import atomic
 from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
@@ -15,7 +17,7 @@ from engine_ctl.operations import explain
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.state.expected import FILE, ForecastRecord
-from engine_ctl.state.records import RunSpec
+from engine_ctl.state.records import ExitRecord, RunSpec
 from engine_ctl.state.store import Run
 from tests.standin.observed import DATA, Written
 
@@ -77,6 +79,32 @@ def test_a_fall_back_is_explained(ctx: Context, monkeypatch: pytest.MonkeyPatch)
     assert explain.fell_back(ctx, "a") == ()
 
 
+def test_a_fall_back_now_comes_before_a_failure_then(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
+        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(ctx.dirs.state.parents[2]))
+    assert Context().dirs.state == ctx.dirs.state
+    failed = made(ctx, OOM)
+    atomic.write_record(failed.dir / "exit.json", ExitRecord(ended=1.0, seconds=1.0, code=1))
+    now = ctx.store.new_run(RunSpec(unit="a", kind=Kind.ENGINE, argv=["x"]))
+    ctx.store.set_current(now)
+    reason = Reason("wc_fallback.released", "reload it", "unusable")
+    fell = RunFacts(run=now.id, verdict=Verdict.FALLBACK, reasons=(reason,), ended=True)
+    atomic.write_record(now.dir / "facts.json", fell)
+    atomic.write_record(now.dir / "exit.json", ExitRecord(ended=2.0, seconds=1.0, requested=True))
+    (now.dir / "request.json").write_text('{"at": 1.0}')
+    assert run(["why", "a"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("a fell back to disk: wc_fallback.released")
+    assert "before it: a/1 failed" in said and "stoker why a --run a/1" in said
+    assert run(["why", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["category"] == "wc_fallback.released"
+    assert run(["why", "a", "--run", "1"]) == 0
+    assert capsys.readouterr().out.startswith("a/1 failed")
+
+
 def test_what_mapping_saved_is_against_disk_of_the_same_model(ctx: Context) -> None:
     ctx.store.create("a", Kind.ENGINE, "p", "test")
 
@@ -98,7 +126,7 @@ def test_what_mapping_saved_is_against_disk_of_the_same_model(ctx: Context) -> N
     assert references["a/2"] == 40.0
     assert references["a/3"] is None
     assert references["a/7"] == 61.0
-    assert len(explain.starts(ctx, "a", 2)) == 2
+    assert [len(explain.starts(ctx, "a", limit)) for limit in (0, 2, 99)] == [0, 2, 7]
     assert explain.starts(ctx, "a", 1)[0].disk_s == 61.0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_ctl.errors import Busy
 from engine_ctl.model import Cause
 from engine_ctl.operations import explain, lifecycle, ports
 from engine_ctl.operations.lifecycle import PortTaken
@@ -89,6 +90,13 @@ def test_who_has_it_is_said_by_why(here: Serving, thief: Thief) -> None:
     assert card is not None and card.cause is not None
     assert card.cause.category == "port_in_use"
     assert f"is taken (now by pid {os.getpid()} (" in card.cause.hint
+
+
+def test_a_run_on_the_port_is_called_by_its_name(here: Serving) -> None:
+    here.profile("named", 1)
+    lifecycle.ready_run(here.ctx, lifecycle.start(here.ctx, "u", "named"), print)
+    with pytest.raises(Busy, match=r"is in use by pid \d+ \(run u/1 of Stoker's\); stop it or"):
+        lifecycle.start(here.ctx, "v", "named")
 
 
 def test_only_what_is_known_is_said() -> None:

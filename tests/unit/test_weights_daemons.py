@@ -282,7 +282,11 @@ def test_refused_before_anything_is_started(store: Store, asked: daemons.Asked) 
     (Path(asked.profile.model) / "a.safetensors").unlink()
     with pytest.raises(Failed, match="no weight files"):
         daemons.start(store, asked, _check(asked))
-    assert store.runs("w") == []
+    assert not store.exists("w")
+    store.create("w", Kind.PRELOAD, "p", "")
+    with pytest.raises(Failed, match="no weight files"):
+        daemons.start(store, asked, _check(asked))
+    assert store.exists("w") and store.runs("w") == []
 
 
 def test_a_quantization_that_would_end_the_daemon_is_refused_before(
