@@ -121,7 +121,9 @@ class _Reader:
                 self.out.positional = word
             else:
                 self.out.extra.append(word)
-                if has_references(word):
+                if word in ("${@}", "${*}"):
+                    self.out.notes.append(f"{word}: arguments that the script is given")
+                elif has_references(word):
                     self.out.notes.append(f"{word}: arguments that only the environment knows")
                 else:
                     self.out.notes.append(f"{word!r} belongs to no option; vLLM would refuse it")

@@ -92,6 +92,9 @@ def _model(draft: Draft, parsed: Parsed) -> str:
         if "config" not in parsed.args:
             draft.note("no model is given; set `model:` before a start")
         return ""
+    if model in ("${@}", "${*}"):
+        draft.note("the model is among the script's own arguments; set `model:`")
+        return ""
     return str(model)
 
 
@@ -190,6 +193,7 @@ def _scrubbed(value: Any, secrets: set[str]) -> Any:
 def _name(text: str) -> str:
     """A file name for a profile: the last part of a path or repository, in lower case."""
     plain = re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", text)
+    plain = re.sub(r"\$\{[0-9@*][^}]*\}", "", plain)
     last = plain.rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._").lower() or "imported"
 

@@ -21,6 +21,10 @@ def import_script(draft: Draft, text: str) -> None:
         text = re.sub(r"\^[ \t]*\n", " ", text)
         text = re.sub(r"%([A-Za-z_]\w*)%", r"${\1}", text)
     powershell = bool(_POWERSHELL.search(text)) and not re.search(r"\\[ \t]*$", text, re.M)
+    scheduled = [m[1].strip() for m in re.finditer(r"^#(?:SBATCH|PBS|BSUB)\b(.*)$", text, re.M)]
+    if scheduled:
+        draft.origin["scheduler"] = scheduled
+        draft.note(f"the cluster's scheduler: {scrub(' '.join(scheduled))}")
     evaluator = Evaluator(Variables(powershell))
     script = evaluator.run(_bare(text))
     draft.secrets |= script.secrets

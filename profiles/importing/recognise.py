@@ -28,7 +28,11 @@ def recognise(text: str) -> str | None:
             return found
     if re.search(r"\b(?:docker|podman|nerdctl)\s+(?:container\s+)?(?:run|create)\b", text):
         return "docker"
-    if _START.search(text) or re.search(r"\bvllm\b.*(?:serve|api_server)", text, re.S):
+    if (
+        _START.search(text)
+        or re.search(r"\bvllm\b.*(?:serve|api_server)", text, re.S)
+        or re.search(r"^\s*set -- serve\b.*\bvllm\s+\"?\$\{?@", text, re.S | re.M)
+    ):
         return "shell"
     if re.match(r"\s*(?:-{1,2}[A-Za-z]|[\w.-]+/[\w.-]+\s+-)", text):
         return "shell"

@@ -95,6 +95,8 @@ class Evaluator:
         """Say of an assignment under a condition that it was followed all the same."""
         found = [ASSIGNMENT.match(self.known.head(word)) for word in statement.words]
         names = [match[1] for match in found if match]
+        if [word.bare for word in statement.words[:2]] == ["set", "--"]:
+            names = ["the arguments"]
         if not statement.conditional or not names or self.known.powershell:
             return
         shown = _BRANCH.sub("", " ".join(text[statement.start : statement.end].split()))

@@ -55,7 +55,14 @@ class Variables:
                     self._export(word.bare)
             return True
         if head == "set":
+            if len(words) > 1 and words[1].bare == "--":
+                self._positional(words[2:])
+                return True
             return self._fish_set(words)
+        if head == ":":
+            for word in words[1:]:
+                self.fields(word)  # `: ${NAME:=default}` sets the default.
+            return True
         if head == "unset":
             for word in words[1:]:
                 self._forget(word.bare or "")
@@ -65,6 +72,14 @@ class Variables:
                 self._assign(word)
             return True
         return False
+
+    def _positional(self, words: list[Word]) -> None:
+        """`set -- …`: the script's own arguments from here on."""
+        given = [f for word in words for f in self.fields(word)]
+        self.arrays["@"] = self.arrays["*"] = given
+        for number in range(1, 10):
+            self.values.pop(str(number), None)
+        self.values |= {str(n): list(f) for n, f in enumerate(given[:9], 1)}
 
     def _fish_set(self, words: list[Word]) -> bool:
         options = [w.bare for w in words[1:] if w.bare and w.bare.startswith("-")]
@@ -228,7 +243,8 @@ class Variables:
             piece = part.piece
             if isinstance(piece, Reference):
                 name, _, index = piece.name.partition("[")
-                if name in self.arrays and (index.startswith("@") or not part.quoted):
+                every = index.startswith("@") or name == "@"
+                if name in self.arrays and (every or not part.quoted):
                     items = self.arrays[name]
                     if not items and len(word.parts) == 1:
                         return []

@@ -484,3 +484,37 @@ def test_an_unknown_variable_beside_the_model_is_no_second_model() -> None:
         text == "what ${EXTRA_ARGS} adds to the command is not here: it was left out"
         for text in found.unrepresented
     )
+
+
+WRAPPER = """\
+#!/usr/bin/env bash
+set -euo pipefail
+: "${LLM_PORT:=8000}"
+if [ $# -eq 0 ]; then
+  set -- "${MODEL:?name a model}" --port "$LLM_PORT" --max-model-len 8192
+fi
+exec vllm serve "$@"
+"""
+
+
+def test_a_wrappers_default_arguments() -> None:
+    found = import_profile(WRAPPER)
+    assert (found.profile.model, found.profile.port) == ("${MODEL:?name a model}", 8000)
+    assert found.profile.args == {"max_model_len": 8192}
+    assert any("stands under a condition" in text for text in found.unrepresented)
+    again = import_profile('set -- serve org/m --max-num-seqs 4 "$@"\nexec vllm "$@"\n')
+    assert (again.profile.model, again.profile.args) == ("org/m", {"max_num_seqs": 4})
+    assert "${@}: arguments that the script is given" in again.unrepresented
+
+
+def test_a_wrapper_without_defaults_names_no_model() -> None:
+    found = import_profile('exec vllm serve "$@"\n')
+    assert found.profile.model == ""
+    assert any("set `model:`" in text for text in found.unrepresented)
+
+
+def test_what_a_cluster_is_asked_for_is_said() -> None:
+    found = import_profile(
+        "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH -t 1:00:00 \nsrun vllm serve org/m -tp 4\n"
+    )
+    assert "the cluster's scheduler: --gres=gpu:4 -t 1:00:00" in found.unrepresented
