@@ -49,6 +49,7 @@ class LogReading(StokerScreen):
         self._phase = ""
         self._before_search: int | None = None
         self._incremental = False
+        self._trouble = ""
 
     def compose(self) -> ComposeResult:
         yield Lines(id="header")
@@ -127,7 +128,16 @@ class LogReading(StokerScreen):
 
     def on_reader_moved(self, message: ReaderMoved) -> None:
         self.body.sync()
+        self._say_trouble()
         self.take_news()
+
+    def _say_trouble(self) -> None:
+        trouble = self.state.trouble if self.state is not None else ""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                self.body.forget()
+                self.stoker.say(trouble, "warn")
 
     def take_news(self) -> None:
         """There may be more rows, or more matches."""
@@ -202,6 +212,7 @@ class LogReading(StokerScreen):
             len(state.rows),
             state.rows.share,
             bool(getattr(state.rows, "cut", False)),
+            state.query is not None and state.query.unmarked,
         )
 
     def _follow_units(self) -> None:

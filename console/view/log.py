@@ -167,6 +167,7 @@ class Chosen:
     rows: int | None = None
     built: float = 1.0
     cut: bool = False
+    unmarked: bool = False
 
 
 def chosen_line(chosen: Chosen, cells: int) -> Line:
@@ -217,6 +218,8 @@ def _search(chosen: Chosen) -> list[Span]:
     place = f"{n.count(chosen.place)} of " if chosen.place else ""
     spans.append(Span(f"  {place}{n.count(chosen.matches)}", "bold" if chosen.matches else "warn"))
     spans.append(Span(f" line{'' if chosen.matches == 1 else 's'}", "muted"))
+    if chosen.unmarked:
+        spans.append(Span(", not marked: slow", "warn"))
     if chosen.searched < 1:
         spans.append(Span(f", {chosen.searched * 100:.0f} %", "info"))
     spans.append(Span("  " + ("match case" if query.case else "any case") + " ", "dim"))

@@ -40,6 +40,11 @@ class Scan(Protocol):
     def version(self) -> int:
         """Changes with what is a row."""
 
+    @property
+    def may_not_end(self) -> bool:
+        """Whether a block may take for ever: looked at within `patience`, or by a process that
+        can be killed."""
+
     def look(self, file: LogFile, block: int) -> Found | int:
         """The rows that begin in the block; only their number where that is cheaper to say."""
 
@@ -103,6 +108,7 @@ class EveryLine:
     """Every line is a row; the last one counts without its newline."""
 
     version = 0
+    may_not_end = False
 
     def _window(self, file: LogFile, block: int) -> tuple[int, bytes]:
         """Each newline in it (but one at the end of the file) begins a line of the block."""

@@ -14,11 +14,16 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import RLock
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from engine_ctl.logs.blocks import BLOCK, Found, Scan, counted
 from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.patience import TooSlow, at_most, can_end
+from engine_ctl.logs.view_remote import answered
 
+_AT_FIRST_S = 0.03
+_HERE_S = 0.25
+_ELSEWHERE_S = 10.0
 _KEPT = 24
 _AT_ONCE = 8
 
@@ -46,8 +51,23 @@ class Counting:
         return counted(files[0], self.scan, wanted.blocks)
 
 
+class Finding:
+    """Looking at one block somewhere else, as a task."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+
+    def do(self, files: Sequence[LogFile], wanted: tuple[int, int]) -> Found:
+        """The rows of a block of the only file, which has that size."""
+        block, files[0].size = wanted
+        return self._scan.find(files[0], block)
+
+
 class RowIndex:
-    """The rows of a file by number. One thread calls `step` and `grow`, any thread looks up."""
+    """The rows of a file by number. One thread calls `step` and `grow`, any thread looks up.
+
+    Blocks of a scan that may not end are for a process (`task`), not for `step`, and `grow` leaves
+    them to it. `too_slow`: a look-up took longer than a reader can wait; none is made any more."""
 
     def __init__(self, file: LogFile, scan: Scan, near: int | None = None) -> None:
         """`near`: the position to begin at; None: the end. Counts the first block at once."""
@@ -64,8 +84,16 @@ class RowIndex:
         self._recent: OrderedDict[int, Found] = OrderedDict()
         self._below = False
         self._down_asked = self._up_asked = self._turn = 0
-        if file.size:
+        self._unsure: int | None = None
+        self.too_slow = False
+        if file.size and not self.may_not_end:
             self._down.append(self._count(self.origin))
+        elif file.size and can_end():
+            try:
+                with at_most(_AT_FIRST_S):
+                    self._down.append(self._count(self.origin))
+            except TooSlow:  # the process finds out
+                self._down = array("Q")
 
     # Growing
 
@@ -98,6 +126,11 @@ class RowIndex:
         """How many blocks have not been counted yet."""
         return max(self.blocks - len(self._up) - len(self._down), 0)
 
+    @property
+    def may_not_end(self) -> bool:
+        """Whether counting is only for a process that can be killed."""
+        return self.scan.may_not_end
+
     def step(self) -> bool:
         """Count one more block; False when there is none left."""
         wanted = self.ask(1)
@@ -119,7 +152,7 @@ class RowIndex:
     def ask(self, most: int) -> Wanted | None:
         """The next blocks to count, at most so many; None when there is nothing to ask for. Several
         questions may be open, to be answered in their order."""
-        self._down_asked = max(self._down_asked, len(self._down))
+        self._down_asked = max(self._down_asked, self._sure)
         self._up_asked = max(self._up_asked, len(self._up))
         blocks: list[int] = []
         while len(blocks) < most:
@@ -149,13 +182,38 @@ class RowIndex:
                 below = block >= self.origin
                 sums = self._down if below else self._up
                 at = block - self.origin if below else self.origin - 1 - block
+                holds = whole or block < wanted.settled // BLOCK
+                if below and self.may_not_end and self._sure <= at <= len(sums):
+                    self._take_for_now(at, block, part, holds)
+                    continue
                 if at < len(sums):
                     continue
-                holds = whole or block < wanted.settled // BLOCK
                 if at > len(sums) or not holds or wanted.version != self.version:
                     self.ask_again()
                     return
                 sums.append((sums[-1] if sums else 0) + self._keep(block, part))
+
+    @property
+    def _sure(self) -> int:
+        """How many blocks from `origin` on are counted for good."""
+        return len(self._down) if self._unsure is None else self._unsure
+
+    def _take_for_now(self, at: int, block: int, found: Found | int, holds: bool) -> None:
+        """What a block holds, in the place of an older answer; asked for again where the file
+        grew meanwhile, but shown, so that a log that always grows has matches too."""
+        sums, sure = self._down, self._sure
+        self._recent.pop(block, None)
+        count = self._keep(block, found)
+        if at == len(sums):
+            sums.append((sums[-1] if sums else 0) + count)
+        else:
+            delta = count - (sums[at] - (sums[at - 1] if at else 0))
+            for index in range(at, len(sums)):
+                sums[index] += delta
+        sure += at == sure and holds
+        self._unsure = sure if sure < len(sums) else None
+        if not holds:
+            self._down_asked = min(self._down_asked, sure)
 
     def ask_again(self) -> None:
         """Forget what was asked for and not answered."""
@@ -167,6 +225,12 @@ class RowIndex:
         changed = max(self._settled // BLOCK - self.origin, 0)
         self._settled = self.file.last_line(self._settled)
         if changed > len(self._down):
+            return
+        if self.may_not_end:
+            # Asked for again; until there is an answer the old numbers hold.
+            if changed < self._sure:
+                self._unsure = changed
+            self._down_asked = min(self._down_asked, self._sure)
             return
         with self._lock:
             for block in [b for b in self._recent if b - self.origin >= changed]:
@@ -181,6 +245,7 @@ class RowIndex:
         with self._lock:
             del self._down[changed:]
             self._down.extend(counts)
+            self._down_asked = min(self._down_asked, len(self._down))
 
     def again(self, start: int, end: int) -> None:
         """Count the blocks of a range of positions again (what is a row in them has changed)."""
@@ -237,13 +302,28 @@ class RowIndex:
     def _find(self, block: int) -> Found:
         found = self._few.get(block) or self._recent.get(block)
         if found is None:
-            found = self.scan.find(self.file, block)
+            found = self._look_up(block)
             self._recent[block] = found
             if len(self._recent) > _KEPT:
                 self._recent.popitem(last=False)
         elif block in self._recent:
             self._recent.move_to_end(block)
         return found
+
+    def _look_up(self, block: int) -> Found:
+        if not self.may_not_end:
+            return self.scan.find(self.file, block)
+        if self.too_slow:
+            return Found(())
+        try:
+            if can_end():
+                with at_most(_HERE_S):
+                    return self.scan.find(self.file, block)
+            wanted = block, self.file.size
+            return cast(Found, answered(Finding(self.scan), (self.file,), wanted, _ELSEWHERE_S))
+        except TooSlow:
+            self.too_slow = True
+            return Found(())
 
     def _place(self, number: int) -> tuple[int, int]:
         """(block, index in the block) of a row. Raises IndexError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import time
 from array import array
 from collections.abc import Iterator
 from itertools import islice
@@ -17,10 +18,14 @@ from typing import Any
 from engine_ctl.errors import Usage
 from engine_ctl.logs.blocks import FEW, Found, lines_of
 from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.patience import TooSlow, at_most
 
 # The parser of `re` itself: what it makes of a pattern is what will be matched.
 _parser: Any = re._parser  # type: ignore[attr-defined]
 _SAMPLE = 4096
+_MARK_S = 0.02
+_MARKS_S = 0.2
+_MARKS_SHARE = 0.1
 
 
 class Query:
@@ -49,6 +54,9 @@ class Query:
             self._choices = _literals(source, flags)
         elif literal:
             self._choices = [(literal if case else literal.lower(),)]
+        self.may_not_end = regex and not _ends(source, flags)
+        self.unmarked = False
+        self._spent = (0.0, 0.0)
         self._inside = not regex or (not self._pattern.groups and _inside_a_line(source))
         # One match a line, found by one call for a whole block (of a plain word, in lower case).
         ending = b")[^\n]*"
@@ -70,7 +78,27 @@ class Query:
         return self.text, self.regex, self.case
 
     def spans(self, text: str, limit: int = 50) -> list[tuple[int, int]]:
-        """Where it is in a line as shown: begin and end of at most `limit` matches."""
+        """Where it is in a line as shown: begin and end of at most `limit` matches. None any more
+        once that has taken too long (`unmarked`). In the main thread only."""
+        if not self.may_not_end:
+            return self._spans(text, limit)
+        if self.unmarked:
+            return []
+        begun = time.monotonic()
+        try:
+            with at_most(_MARK_S):
+                return self._spans(text, limit)
+        except TooSlow:
+            self.unmarked = True
+            return []
+        finally:
+            # Many lines, none of which is slow alone: a share of the time, and some at once.
+            now, (spent, at) = time.monotonic(), self._spent
+            spent = max(spent - (begun - at) * _MARKS_SHARE, 0.0) + now - begun
+            self._spent = spent, now
+            self.unmarked = self.unmarked or spent > _MARKS_S
+
+    def _spans(self, text: str, limit: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for match in self._shown.finditer(text):
             if match.end() > match.start():
@@ -201,6 +229,32 @@ def _literals(source: str, flags: int) -> list[tuple[bytes, ...]]:
         texts = [literal.lower() if ignoring else literal for literal in literals]
         found.append(tuple(dict.fromkeys(text.encode() for text in texts)))
     return found
+
+
+_ENDS = {"LITERAL", "NOT_LITERAL", "ANY", "IN", "AT", "SUBPATTERN", "BRANCH"}
+_MOST_BRANCHES = 8
+
+
+def _ends(source: str, flags: int) -> bool:
+    """Whether a match takes a time that is bounded by the length of the text: nothing repeats,
+    nothing is referred to, and there are few choices."""
+    branches = 0
+
+    def plain(tree: Any) -> bool:
+        nonlocal branches
+        for operation, argument in tree:
+            name = str(operation)
+            if name not in _ENDS:
+                return False
+            if name == "SUBPATTERN" and not plain(argument[3]):
+                return False
+            if name == "BRANCH":
+                branches += 1
+                if not all(plain(branch) for branch in argument[1]):
+                    return False
+        return branches <= _MOST_BRANCHES
+
+    return plain(_parser.parse(source, flags))
 
 
 def _needed(tree: Any) -> list[tuple[str, ...]]:

@@ -200,6 +200,7 @@ class ViewScan:
         self.fold = fold
         self.opened = opened
         names = choice.processes
+        self.may_not_end = choice.query is not None and choice.query.may_not_end
         self._names = None if names is None else frozenset(name.encode() for name in names)
         query = choice.query
         self._matches = None if query is None else query.matches

@@ -34,6 +34,7 @@ class MergedRows:
 
     first = 0
     version = 0
+    too_slow = False
 
     def __init__(self, files: Sequence[LogFile], choice: Choice) -> None:
         self.files = tuple(files)
@@ -50,6 +51,7 @@ class MergedRows:
         self._here: Merging | None = None
         self._stamps = Stamps()
         self._lock = RLock()
+        self.may_not_end = choice.query is not None and choice.query.may_not_end
         self.complete = False
 
     @property
@@ -175,11 +177,13 @@ class MergedHits:
     """The rows of a merge that match a query, found from the first row on."""
 
     version = 0
+    too_slow = False
 
     def __init__(self, rows: MergedRows, query: Query) -> None:
         self._rows = rows
         self.files = rows.files
         self.task = Matching(query)
+        self.may_not_end = query.may_not_end
         self._found: array[int] = array("I")
         self._asked = 0
         self._next = 0

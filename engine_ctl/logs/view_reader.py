@@ -24,6 +24,8 @@ FOLDED_BYTES = 64 << 20
 """Larger logs are opened without folds, which need every line to be taken apart."""
 _POLL_S = 0.1
 _SLICE_S = 0.008
+TOO_SLOW = "This expression takes too long on a line of this log: one without nested repeats ends."
+NO_PROCESS = "This expression may take for ever, and no process can be started that tries."
 _HERE = 8
 """Blocks of work that are not worth a process."""
 _TELL_S = 0.2
@@ -73,6 +75,8 @@ class State:
     generation: int = 0
     replaced: int = 0
     """How often the file was truncated or replaced while it was read."""
+    trouble: str = ""
+    """Why a search was given up, for the reader."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -144,7 +148,8 @@ class LogReader:
     def search(self, query: Query | None, near: int | None) -> None:
         """Look for something (None: for nothing any more)."""
         with self._lock:
-            self.state = replace(self.state, query=query, hits=self._hits(self.state, query, near))
+            hits = self._hits(self.state, query, near)
+            self.state = replace(self.state, query=query, hits=hits, trouble="")
         self._wake.set()
 
     def toggle(self, number: int) -> None:
@@ -227,11 +232,17 @@ class LogReader:
         for long where the machine lets it wait in the middle."""
         with self._lock:
             parts = self.state.parts
-        if self._remote is None and self._may_ask and sum(p.left for p in parts) > _HERE:
+        endless = any(part.may_not_end for part in parts)
+        if endless and any(part.too_slow for part in parts):
+            return self._give_up(TOO_SLOW)
+        wanted = endless or sum(part.left for part in parts) > _HERE
+        if self._remote is None and self._may_ask and wanted:
             try:
                 self._remote = Remote()
             except OSError:
                 self._may_ask = False
+        if endless and self._remote is None:
+            return self._give_up(NO_PROCESS)
         return self._build_here(parts) if self._remote is None else self._build_there(parts)
 
     def _build_here(self, parts: Sequence[Part]) -> bool:
@@ -253,11 +264,30 @@ class LogReader:
             if remote.stuck(parts):
                 self._let_go()
                 return True
+            if remote.hopeless(parts):
+                self._let_go()
+                return self._give_up(TOO_SLOW)
             return remote.ask(parts) and (remote.take(_POLL_S) or True)
         except OSError:
             self._may_ask = False
             self._let_go()
             return True
+
+    def _give_up(self, why: str) -> bool:
+        """Drop the search, which may not end, and say so."""
+        with self._lock:
+            now = self.state
+            query = now.query
+            if query is not None and query.may_not_end:
+                now = replace(now, query=None, hits=None)
+            of_rows = now.choice.query
+            if of_rows is not None and of_rows.may_not_end:
+                choice = replace(now.choice, query=None)
+                now = self._made(
+                    now.files, choice, now.fold, None, now, now.generation + 1, now.replaced
+                )
+            self.state = replace(now, trouble=why)
+        return True
 
     def _let_go(self) -> None:
         if self._remote is not None:

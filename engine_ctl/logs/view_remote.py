@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.patience import TooSlow
 from engine_ctl.logs.view_worker import Begin, Do, Done, Forget, Task, receive, send
 
 # Not `-m`: messages are of the module's classes, which would then be those of `__main__`.
@@ -19,6 +20,7 @@ _PROCESS = "from engine_ctl.logs.view_worker import main; main()"
 _AHEAD = 2
 _ANSWER_S = 0.03
 _PATIENCE_S = 0.5
+_HOPELESS_S = 10.0
 _MOST = 256
 
 
@@ -34,6 +36,14 @@ class Part(Protocol):
 
     @property
     def version(self) -> int: ...
+    @property
+    def may_not_end(self) -> bool:
+        """Whether it is only for a process that can be killed."""
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether it turned out to take too long."""
+
     @property
     def task(self) -> Task: ...
     def ask(self, most: int) -> Any: ...
@@ -74,6 +84,7 @@ class Remote:
         self._numbers: dict[Part, tuple[int, int]] = {}
         self._sizes: dict[Part, int] = {}
         self._open: deque[_Open] = deque()
+        self._since = time.monotonic()
         self._next = 0
 
     @property
@@ -95,6 +106,7 @@ class Remote:
                 if wanted is None:
                     break
                 number = self._begin(part)
+                self._since = self._since if self._open else time.monotonic()
                 send(self._link, Do(number, wanted))
                 self._open.append(_Open(part, wanted, time.monotonic()))
         return bool(self._open)
@@ -124,6 +136,7 @@ class Remote:
         except EOFError as error:
             raise ConnectionResetError("the worker has died") from error
         assert isinstance(done, Done)
+        self._since = time.monotonic()
         part, wanted, _ = self._open.popleft()
         part.answer(wanted, done.result)
         if part in self._numbers:
@@ -139,16 +152,32 @@ class Remote:
         part, _, asked = self._open[0]
         return part not in parts and time.monotonic() - asked > _PATIENCE_S
 
+    def hopeless(self, parts: Sequence[Part]) -> bool:
+        """Whether it is long at something that is wanted and may not end. What it is asked for at
+        once takes a fraction of a second otherwise."""
+        if not self._open:
+            return False
+        part = self._open[0].part
+        waited = time.monotonic() - self._since
+        return part in parts and part.may_not_end and waited > _HOPELESS_S
 
-def answered(task: Task, files: Sequence[LogFile], wanted: Any = None) -> Any:
-    """What a task answers, from a process of its own; from here when none can be had."""
+
+def answered(
+    task: Task, files: Sequence[LogFile], wanted: Any = None, limit: float | None = None
+) -> Any:
+    """What a task answers, from a process of its own; from here when none can be had. With a
+    `limit` in seconds never from here, and raises TooSlow when there is no answer by then."""
     remote = None
     try:
         remote = Remote()
         send(remote._link, Begin(0, task), [file.descriptor for file in files])
         send(remote._link, Do(0, wanted))
+        if limit is not None and not select.select([remote._link], [], [], limit)[0]:
+            raise TooSlow
         return receive(remote._link)[0].result
     except (OSError, EOFError):
+        if limit is not None:
+            raise TooSlow from None
         return task.do(files, wanted)
     finally:
         if remote is not None:

@@ -17,6 +17,7 @@ from console.screens.log import LogScreen
 from console.view.log import Row, row_line
 from console.view.spans import plain
 from console.widgets.log_view import MOST_COPIED, LogLines
+from engine_ctl.logs import view_remote
 from engine_ctl.logs.search import Query
 from tests.console import answers, fakes
 
@@ -190,6 +191,22 @@ async def test_an_expression_and_case(until: Until) -> None:
         assert "not a regular expression" in view.title("said")
         await view.press("escape")
         assert isinstance(view.app.shown_screen, LogScreen)
+
+
+async def test_an_expression_without_end_holds_nobody_up(
+    until: Until, growing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_remote, "_HOPELESS_S", 0.5)
+    with growing.open("ab") as log:
+        log.write(b"x" * 300 + b"\nlast words\n")
+    async with opened(until, growing) as view:
+        await view.pilot.press("slash", "ctrl+r", *"(x+x+)+y")
+        await until(view.pilot, lambda: "takes too long" in view.title("said"))
+        await view.press("enter")
+        assert "xxx" in view.under_cursor and view.screen.state.query is None
+        await view.press("slash", "ctrl+r", *r"line \d+5$", "enter")
+        assert "of 49 lines" in view.title("log-choice")
+        assert "takes too long" not in view.title("said")
 
 
 async def test_a_match_in_a_fold_opens_it(until: Until) -> None:

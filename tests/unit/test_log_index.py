@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine_ctl.errors import Usage
@@ -117,6 +117,7 @@ def test_every_line_from_any_place(data: bytes, size: int, share: float) -> None
 
 
 @given(parts=st.lists(LOGS, min_size=1, max_size=6), size=st.integers(24, 300))
+@example([b"a" * 52, b"b" * 52 + b"\n" + b"c" * 115, b"\rbar 10%\rbar 20%"], 106)
 @settings(max_examples=100, deadline=None)
 def test_growth_gives_the_same_as_reading_anew(parts: list[bytes], size: int) -> None:
     scans = [EveryLine(), Query("KV cache"), ViewScan(Choice(level=WARNING), False, Opened())]

@@ -259,3 +259,77 @@ def test_a_search_without_end_does_not_stop_the_next(
         until(lambda: reader.state.hits is not None and reader.state.hits.complete)
         assert reader.state.hits is not None
         assert len(reader.state.hits) == 60000
+
+
+ENDLESS = r"(x+x+)+y"
+
+
+@pytest.fixture
+def slow_log(tmp_path: Path) -> Path:
+    """Lines that end a search, and one on which `ENDLESS` goes on for ages."""
+    path = tmp_path / "slow"
+    path.write_bytes(b"nothing here\n" * 20 + b"x" * 300 + b"\nlast words\n")
+    return path
+
+
+def test_which_expressions_may_not_end() -> None:
+    def may(text: str) -> bool:
+        return Query(text, regex=True).may_not_end
+
+    assert not any(map(may, ("ERROR|WARN", r"\[core\.py:\d\d\d\]", "(?:a|b)c$", "^INFO")))
+    assert all(map(may, (ENDLESS, "a*b", "(a|b)c?", r"(a)\1", "(?=a)b", "(a|aa)" * 20)))
+    assert not Query("(x+x+)+y").may_not_end, "plain words"
+
+
+def test_an_expression_without_end_is_given_up(
+    slow_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_remote, "_HOPELESS_S", 0.5)
+    with reading(slow_log) as reader:
+        reader.search(Query(ENDLESS, regex=True), None)
+        until(lambda: reader.state.trouble)
+        assert reader.state.trouble == view_reader.TOO_SLOW
+        assert (reader.state.query, reader.state.hits) == (None, None)
+        reader.choose(Choice(query=Query(ENDLESS, regex=True)), False, None)
+        assert reader.state.trouble == ""
+        until(lambda: reader.state.trouble)
+        assert reader.state.choice.everything
+        assert len(reader.state.rows) == 22, "every line is shown again"
+        reader.search(Query(r"last \w+", regex=True), None)
+        until(lambda: reader.state.hits is not None and len(reader.state.hits) == 1)
+        assert reader.state.trouble == ""
+
+
+def test_a_look_up_of_an_expression_without_end_is_over_soon(slow_log: Path) -> None:
+    rows = RowIndex(LogFile(slow_log), Query(ENDLESS, regex=True))
+    assert len(rows) == 0, "the first block is left to the process"
+    assert rows._look_up(0).rows == ()
+    assert rows.too_slow
+    query = Query(ENDLESS, regex=True)
+    assert query.spans("x" * 300) == [] and query.unmarked
+
+
+def test_an_expression_finds_what_is_written_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "grows"
+    path.write_bytes(b"one 1\n" * 3)
+    with reading(path) as reader:
+        reader.search(Query(r"one \d+", regex=True), None)
+        for count in (5, 90, 400):
+            with path.open("ab") as log:
+                log.write(b"one 22\nother\none" * count)
+            whole = path.read_bytes().count(b"one 22")
+            until(lambda n=whole: reader.state.hits and len(reader.state.hits) == 3 + n)
+        found = reader.state.hits
+        assert found is not None and found.row(found.first) == 0
+
+
+def test_no_process_for_an_expression(slow_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError("no process")
+
+    monkeypatch.setattr(view_remote.subprocess, "Popen", none)
+    with reading(slow_log) as reader:
+        reader.search(Query(ENDLESS, regex=True), None)
+        until(lambda: reader.state.trouble == view_reader.NO_PROCESS)
+        reader.search(Query("last"), None)
+        until(lambda: reader.state.hits is not None and len(reader.state.hits) == 1)
