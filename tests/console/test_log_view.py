@@ -359,6 +359,7 @@ async def test_units_merged_by_time(until: Until, tmp_path: Path) -> None:
             out.write(line.format(7, "a7"))
         await until(view.pilot, lambda: view.seen()[7].endswith("a7"))
         await view.press("g", "slash", *"b", "enter")
+        await until(view.pilot, lambda: view.under_cursor.endswith("b2"))
         await view.press("n")
         assert view.under_cursor.endswith("b3")
         assert "2 of 3" in view.title("log-choice")
