@@ -1,8 +1,7 @@
 """What changing an argument costs a running engine.
 
 `reload` follows the fields of vLLM's WeightCacheKey (weight_cache/protocol.py): a daemon's weights
-are refused by an engine whose key differs. `compiles` follows the factors that vLLM hashes into
-the key of its torch.compile cache (compute_hash of each configuration)."""
+are refused by an engine whose key differs. What compiles anew is in `compile_key`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from profiles.rules import Version, as_map, version
-from profiles.schema import Argument
 
 LIVE = "live"
 RESTART = "restart"
@@ -20,12 +18,27 @@ NEW_RUNTIME = "new runtime"
 # argument (or dotted key of one) -> (field of the key, first version that has the field)
 FINGERPRINT: dict[str, tuple[str, Version]] = {
     "args.model": ("checkpoint", (0, 30)),
-    "args.hf_overrides": ("model_arch, quant_config_hash, rope_parameters_hash", (0, 30)),
+    "args.hf_overrides.architectures": ("model_arch", (0, 30)),
+    "args.hf_overrides.quantization_config": ("quant_config_hash", (0, 30)),
+    "args.hf_overrides.dtype": ("dtype", (0, 30)),
+    "args.hf_overrides.torch_dtype": ("dtype", (0, 30)),
+    "args.hf_overrides.rope_parameters": ("rope_parameters_hash", (0, 33)),
+    "args.hf_overrides.rope_scaling": ("rope_parameters_hash", (0, 33)),
+    "args.hf_overrides.rope_theta": ("rope_parameters_hash", (0, 33)),
+    "args.hf_overrides.max_position_embeddings": ("rope_parameters_hash", (0, 33)),
+    "args.hf_overrides.text_config": ("rope_parameters_hash", (0, 33)),
     "args.hf_config_path": ("model_arch, quant_config_hash", (0, 30)),
     "args.tensor_parallel_size": ("tp_size", (0, 30)),
     "args.pipeline_parallel_size": ("pp_size", (0, 32)),
     "args.data_parallel_size": ("dp_size", (0, 30)),
     "args.data_parallel_rank": ("dp_rank", (0, 30)),
+    "args.data_parallel_start_rank": ("dp_rank of this node's engines", (0, 30)),
+    "args.nnodes": ("tp_rank, pp_rank of this node's workers", (0, 30)),
+    "args.node_rank": ("tp_rank, pp_rank of this node's workers", (0, 30)),
+    # Each GPU has a daemon's rank of its own.
+    "args.device_ids": ("the GPU", (0, 30)),
+    # What a file says is not known here, so the dearest is said.
+    "args.config": ("any", (0, 30)),
     "args.dtype": ("dtype", (0, 30)),
     "args.quantization": ("quantization", (0, 30)),
     "args.quantization_config": ("quant_config_hash", (0, 30)),
@@ -34,6 +47,9 @@ FINGERPRINT: dict[str, tuple[str, Version]] = {
     "args.speculative_config.method": ("the draft group", (0, 30)),
     "args.speculative_config.quantization": ("the draft group's quantization", (0, 30)),
     "args.speculative_config.revision": ("the draft group's revision", (0, 30)),
+    "args.speculative_config.draft_tensor_parallel_size": ("the draft group's tp_size", (0, 30)),
+    "args.speculative_config.moe_backend": ("the draft group's moe_backend", (0, 33)),
+    "args.speculative_config.kv_cache_dtype": ("the draft group's kv_cache_dtype", (0, 33)),
     "args.spec_model": ("the draft group's checkpoint", (0, 30)),
     "args.spec_method": ("the draft group", (0, 30)),
     "args.kv_cache_dtype": ("kv_cache_dtype", (0, 33)),
@@ -47,110 +63,30 @@ FINGERPRINT: dict[str, tuple[str, Version]] = {
     "args.kernel_config.linear_backend_per_quant": ("linear_backend_per_quant", (0, 33)),
 }
 
-# Groups of vLLM's configuration whose fields are all hashed, but for these.
-COMPILED_GROUPS: dict[str, frozenset[str]] = {
-    "ModelConfig": frozenset(
-        {
-            "convert",
-            "tokenizer",
-            "tokenizer_mode",
-            "seed",
-            "hf_config_path",
-            "allowed_local_media_path",
-            "allowed_media_domains",
-            "tokenizer_revision",
-            "enforce_eager",
-            "return_sampling_mask",
-            "logprobs_mode",
-            "use_fp64_gumbel",
-            "enable_trace_replay",
-            "disable_cascade_attn",
-            "skip_tokenizer_init",
-            "served_model_name",
-            "config_format",
-            "hf_token",
-            "logits_processors",
-            "io_processor_plugin",
-            "pooler_config",
-        }
-    ),
-    "CacheConfig": frozenset(
-        {
-            "gpu_memory_utilization",
-            "kv_cache_memory_bytes",
-            "num_gpu_blocks_override",
-            "enable_prefix_caching",
-            "prefix_caching_hash_algo",
-            "prefix_cache_retention_interval",
-            "prefix_match_unit",
-            "enable_mamba_shared_prefix_checkpoint",
-            "kv_sharing_fast_prefill",
-            "swa_bounded_replay",
-        }
-    ),
-    "ParallelConfig": frozenset(
-        {
-            "data_parallel_rank",
-            "data_parallel_start_rank",
-            "data_parallel_size_local",
-            "data_parallel_backend",
-            "data_parallel_external_lb",
-            "data_parallel_hybrid_lb",
-            "data_parallel_address",
-            "data_parallel_rpc_port",
-            "master_addr",
-            "master_port",
-            "node_rank",
-            "nnodes",
-            "max_parallel_loading_workers",
-            "disable_custom_all_reduce",
-            "enable_shm_tensor_arena",
-            "ray_workers_use_nsight",
-            "distributed_executor_backend",
-            "worker_cls",
-            "worker_extension_cls",
-            "numa_bind",
-            "numa_bind_nodes",
-            "numa_bind_cpus",
-        }
-    ),
-    "LoRAConfig": frozenset({"max_cpu_loras", "default_mm_loras"}),
-    "OffloadConfig": frozenset(),
-    "AttentionConfig": frozenset(),
-    "KernelConfig": frozenset({"enable_flashinfer_autotune"}),
-    "CompilationConfig": frozenset(),
-}
-COMPILED = frozenset(
-    {
-        "max_num_batched_tokens",
-        "max_num_seqs",
-        "limit_mm_per_prompt",
-        "language_model_only",
-        "enable_mm_embeds",
-        "compilation_config",
-        "optimization_level",
-        "speculative_config",
-        "spec_method",
-        "spec_model",
-        "spec_tokens",
-        "attention_config",
-        "attention_backend",
-        "kernel_config",
-        "kv_transfer_config",
-        "ec_transfer_config",
-        "additional_config",
-        "aux_output_config",
-    }
+# Variables that say which GPUs an engine has, and in which order.
+GPU_ENVIRONMENT = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}
 )
 
 
 def reloads(key: str, name: str, vllm: str) -> bool:
-    """Whether a change of this dotted key (of the argument `name`) changes the weights' key."""
-    entry = FINGERPRINT.get(f"args.{name}") or FINGERPRINT.get(key)
+    """Whether a change of this dotted key (of the argument `name`) changes the weights' key.
+
+    A value that is not known by its keys (text, or a map as a whole) counts like its dearest."""
+    entries = [FINGERPRINT[place] for place in _above(key) if place in FINGERPRINT]
+    if f"args.{name}" in FINGERPRINT:
+        entries = [FINGERPRINT[f"args.{name}"]]
+    if not entries and key in (name, f"args.{name}"):
+        entries = [entry for place, entry in FINGERPRINT.items() if place.startswith(f"{key}.")]
     try:
-        return entry is not None and version(vllm) >= entry[1]
+        return any(version(vllm) >= since for _, since in entries)
     except ValueError:
-        return entry is not None
+        return bool(entries)
+
+
+def _above(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
 
 
 # Ways of speculation that draft from the tokens seen so far: no weights are loaded for them.
@@ -172,12 +108,3 @@ def drafts_from_weights(args: Mapping[str, Any]) -> bool:
         if value not in (None, "")
     }
     return bool(given) and not given & WEIGHTLESS
-
-
-def compiles(name: str, argument: Argument | None) -> bool:
-    """Whether a change of this argument changes the key of the torch.compile cache."""
-    if name in COMPILED:
-        return True
-    if argument is None or argument.group not in COMPILED_GROUPS:
-        return False
-    return name not in COMPILED_GROUPS[argument.group]

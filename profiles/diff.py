@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
+from profiles.compile_key import compiles, environment_compiles, is_compiled
 from profiles.costs import (
+    GPU_ENVIRONMENT,
     LIVE,
     NEW_RUNTIME,
     RELOAD,
     RESTART,
-    compiles,
     drafts_from_weights,
     reloads,
 )
@@ -27,7 +28,6 @@ _SPECULATION = ("speculative_config", "spec_model", "spec_method")
 RANK = {LIVE: 0, RESTART: 1, RELOAD: 2, NEW_RUNTIME: 3}
 _LIVE_KEYS = (
     "standby",
-    "front",
     "restart",
     "stop",
     "ready_timeout_s",
@@ -39,8 +39,11 @@ _LIVE_KEYS = (
 )
 # Of a preload section: what only the engine reads.
 _ENGINE_SIDE = ("mode", "fallback", "connect_timeout_s", "state_timeout_s")
-# vLLM leaves these out of the key of its torch.compile cache.
-_COMPILE_NEUTRAL_ENV = ("HF_", "HUGGING", "VLLM_API_KEY", "VLLM_LOGGING", "VLLM_CACHE", "CUDA_")
+_OTHER_GPUS = "the weights are needed on other GPUs"
+_BUDGET = "max_num_batched_tokens"
+_NEXT_START = ("restart", "stop", "standby", "ready_timeout_s")
+# Of a profile with a daemon: what the daemon loads by, and no key notices.
+_LOADING = frozenset({"load_format", "ignore_patterns", "model_impl", "model_class_overrides"})
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +69,9 @@ def diff(
     schema = schema or shipped()
     changes = [
         *_top(before, after),
-        *_arguments("args", before.args, after.args, schema),
-        *_environment(before, after),
-        *_preload(before.preload, after.preload, schema),
+        *_arguments("args", before, after, schema),
+        *_environment(before, after, schema),
+        *_preload(before, after, schema),
     ]
     if not _compiled(after, schema):
         changes = [msgspec.structs.replace(change, compile_miss=False) for change in changes]
@@ -88,6 +91,8 @@ def _top(before: Profile, after: Profile) -> Iterator[Change]:
         "served_name": (RESTART, False),
         "host": (RESTART, False),
         "port": (RESTART, False),
+        # The engine moves to a port of its own, or back.
+        "front": (RESTART, False),
     }
     for key in (*costs, *_LIVE_KEYS):
         old, new = (
@@ -107,10 +112,11 @@ def _top(before: Profile, after: Profile) -> Iterator[Change]:
                         before=old.get(name),
                         after=new.get(name),
                         cost=price,
-                        note="from the next start on" if key in ("restart", "stop") else "",
+                        note="from the next start on" if key in _NEXT_START else "",
                     )
             continue
-        note = "the weights are needed on other GPUs" if key == "gpus" else ""
+        note = _OTHER_GPUS if key == "gpus" else ""
+        note = "from the next start on" if key in _NEXT_START else note
         yield Change(
             key=key,
             before=old or None,
@@ -122,11 +128,13 @@ def _top(before: Profile, after: Profile) -> Iterator[Change]:
 
 
 def _arguments(
-    prefix: str, before: Mapping[str, Any], after: Mapping[str, Any], schema: ArgumentSchema
+    prefix: str, before: Profile, after: Profile, schema: ArgumentSchema
 ) -> Iterator[Change]:
-    old = dict(canonical(name, value, schema) for name, value in before.items())
-    new = dict(canonical(name, value, schema) for name, value in after.items())
+    """Differences of the engine's arguments (`args`) or the daemon's own (`preload.args`)."""
+    daemon = prefix != "args"
+    old, new = (_canonical(profile, daemon, schema) for profile in (before, after))
     drafted = drafts_from_weights(old) or drafts_from_weights(new)
+    kept = before.preload is not None and after.preload is not None
     for name in dict.fromkeys((*old, *new)):
         argument = schema.find(name)
         default = argument.default if argument is not None and "." not in name else None
@@ -134,11 +142,17 @@ def _arguments(
         was_now = [default if value is None else value for value in (left, right)]
         if same(was_now[0], was_now[1], argument):
             continue
+        plain = name.partition(".")[0]
+        both = bool(as_map(left)) and bool(as_map(right))
+        weights = drafted or plain not in _SPECULATION
+        note = _argument_note(plain, kept and not daemon)
         for key, was, now in _leaves(f"{prefix}.{name}", left, right):
             secret = is_secret(key.rpartition(".")[2]) or name == "watermark_config"
-            plain = name.partition(".")[0]
-            daemon = prefix != "args"
-            weights = drafted or plain not in _SPECULATION
+            inside = key.removeprefix(f"{prefix}.{plain}").strip(".").partition(".")[0]
+            budget = plain == "enable_chunked_prefill" and "max_num_batched_tokens" in {
+                **old,
+                **new,
+            }
             yield Change(
                 key=key,
                 before=MASK if secret and was is not None else was,
@@ -146,8 +160,28 @@ def _arguments(
                 cost=RELOAD
                 if daemon or (weights and reloads(key, plain, schema.version))
                 else RESTART,
-                compile_miss=not daemon and compiles(plain, argument),
+                compile_miss=not daemon
+                and not budget
+                and compiles(plain, argument, inside if both or "." in name else ""),
+                note=note,
             )
+
+
+def _canonical(profile: Profile, daemon: bool, schema: ArgumentSchema) -> dict[str, Any]:
+    args: Mapping[str, Any] = profile.args
+    if daemon:
+        args = profile.preload.args if profile.preload is not None else {}
+    return dict(canonical(name, value, schema) for name, value in args.items())
+
+
+def _argument_note(name: str, daemon_stays: bool) -> str:
+    if name == "device_ids":
+        return _OTHER_GPUS
+    if name == "config":
+        return "what the file says is not known here"
+    if name in _LOADING and daemon_stays:
+        return "a daemon that has loaded already keeps what it has: stop it first"
+    return ""
 
 
 def _leaves(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -161,22 +195,28 @@ def _leaves(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
         yield key, old, new
 
 
-def _environment(before: Profile, after: Profile) -> Iterator[Change]:
+def _environment(before: Profile, after: Profile, schema: ArgumentSchema) -> Iterator[Change]:
+    from profiles.rules_environment import known_variables
+
+    known = known_variables(schema.version)
     for name in dict.fromkeys((*before.env, *after.env)):
         old, new = before.env.get(name), after.env.get(name)
         if old != new:
+            gpus = name in GPU_ENVIRONMENT
             yield Change(
                 key=f"env.{name}",
                 before=masked(name, old),
                 after=masked(name, new),
-                cost=RESTART,
-                compile_miss=name.startswith("VLLM_") and not name.startswith(_COMPILE_NEUTRAL_ENV),
+                cost=RELOAD if gpus else RESTART,
+                compile_miss=environment_compiles(name, known),
+                note=_OTHER_GPUS if gpus else "",
             )
 
 
 def _preload(
-    before: Preload | None, after: Preload | None, schema: ArgumentSchema
+    old_profile: Profile, new_profile: Profile, schema: ArgumentSchema
 ) -> Iterator[Change]:
+    before, after = old_profile.preload, new_profile.preload
     if before is None or after is None:
         if before is not after:
             yield Change(
@@ -189,7 +229,7 @@ def _preload(
         return
     for name in Preload.__struct_fields__:
         if name == "args":
-            yield from _arguments("preload.args", before.args, after.args, schema)
+            yield from _arguments("preload.args", old_profile, new_profile, schema)
             continue
         old, new = getattr(before, name), getattr(after, name)
         if old != new:
@@ -209,5 +249,4 @@ def masked(name: str, value: Any) -> Any:
 
 
 def _compiled(profile: Profile, schema: ArgumentSchema) -> bool:
-    args = dict(canonical(name, value, schema) for name, value in profile.args.items())
-    return args.get("enforce_eager") is not True and str(args.get("optimization_level")) != "0"
+    return is_compiled(_canonical(profile, False, schema))

@@ -33,6 +33,12 @@ def known_names(minor: str) -> frozenset[str]:
     return frozenset((_DATA / f"environment-{minor}.txt").read_text().split())
 
 
+def known_variables(version: str) -> frozenset[str]:
+    """`known_names` of the nearest version that is known."""
+    minor = ".".join(version.split(".")[:2])
+    return known_names(minor if minor in SHIPPED else SHIPPED[-1])
+
+
 def _gone(id: str, names: tuple[str, ...], since: str | None, instead: str) -> Rule:
     return Rule(
         id=id,

@@ -75,7 +75,7 @@ def test_vllms_default_said_or_not_said_is_no_change() -> None:
         ({}, {"moe_backend": "marlin"}, "args.moe_backend", "reload", True),
         (
             {"compilation_config": {"mode": 3, "a": 1}},
-            {"compilation_config": {"mode": 0, "a": 1}},
+            {"compilation_config": {"mode": 2, "a": 1}},
             "args.compilation_config.mode",
             "restart",
             True,
@@ -104,6 +104,171 @@ def test_the_cost_of_an_argument(
 
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+DRAFT = {"model": "a", "num_speculative_tokens": 3}
+CONNECTOR = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "price", "miss"),
+    [
+        # Not hashed into the compile cache's key, or only as a whole.
+        ({"device_ids": "0"}, {"device_ids": "1"}, "device_ids", "reload", False),
+        ({}, {"data_parallel_multi_port_external_lb": True}, None, "restart", False),
+        ({}, {"enable_lora": True, "specialize_active_lora": True}, None, "restart", True),
+        (
+            {"enable_lora": True},
+            {"enable_lora": True, "specialize_active_lora": True},
+            "specialize_active_lora",
+            "restart",
+            False,
+        ),
+        (
+            {"kv_transfer_config": CONNECTOR},
+            {"kv_transfer_config": {**CONNECTOR, "kv_role": "kv_producer"}},
+            "kv_transfer_config.kv_role",
+            "restart",
+            False,
+        ),
+        (
+            {"kv_transfer_config": CONNECTOR},
+            {"kv_transfer_config": {**CONNECTOR, "kv_connector": "X"}},
+            "kv_transfer_config.kv_connector",
+            "restart",
+            True,
+        ),
+        (
+            {},
+            {"kv_transfer_config": {"kv_role": "kv_both"}},
+            "kv_transfer_config.kv_role",
+            "restart",
+            True,
+        ),
+        (
+            {"kernel_config": {"a": 1}},
+            {"kernel_config": {"a": 1, "enable_jit_warmup": False}},
+            "kernel_config.enable_jit_warmup",
+            "restart",
+            False,
+        ),
+        (
+            {"compilation_config": {"a": 1}},
+            {"compilation_config": {"a": 1, "debug_dump_path": "/d"}},
+            "compilation_config.debug_dump_path",
+            "restart",
+            False,
+        ),
+        (
+            {"compilation_config": {"a": 1}},
+            {"compilation_config": {"a": 1, "cache_dir": "/d"}},
+            "compilation_config.cache_dir",
+            "restart",
+            True,
+        ),
+        (
+            {"speculative_config": NGRAM},
+            {"speculative_config": {**NGRAM, "prompt_lookup_max": 9}},
+            "speculative_config.prompt_lookup_max",
+            "restart",
+            False,
+        ),
+        # Hashed by way of something else.
+        ({}, {"performance_mode": "throughput"}, None, "restart", True),
+        ({}, {"gdn_prefill_backend": "triton"}, None, "restart", True),
+        ({}, {"kda_decode_backend": "triton"}, None, "restart", True),
+        ({}, {"engram_config": {"a": 1}}, "engram_config.a", "restart", True),
+        ({}, {"async_scheduling": False}, None, "restart", True),
+        ({}, {"video_pruning_rate": 0.5}, None, "restart", True),
+        ({}, {"enable_chunked_prefill": False}, None, "restart", True),
+        (
+            {"max_num_batched_tokens": 64},
+            {"max_num_batched_tokens": 64, "enable_chunked_prefill": False},
+            "enable_chunked_prefill",
+            "restart",
+            False,
+        ),
+        # Whether anything is compiled.
+        ({"enforce_eager": True}, {}, "enforce_eager", "restart", True),
+        ({}, {"enforce_eager": True}, "enforce_eager", "restart", False),
+        ({"optimization_level": 0}, {}, "optimization_level", "restart", True),
+        ({}, {"optimization_level": 0}, "optimization_level", "restart", False),
+        ({}, {"compilation_config": {"mode": "none"}}, "compilation_config.mode", "restart", False),
+        # The weights' key.
+        ({}, {"node_rank": 1}, None, "reload", False),
+        ({}, {"nnodes": 2}, None, "reload", False),
+        ({}, {"data_parallel_start_rank": 1}, None, "reload", False),
+        ({}, {"hf_overrides": {"foo": 1}}, "hf_overrides.foo", "restart", True),
+        (
+            {},
+            {"hf_overrides": {"architectures": ["A"]}},
+            "hf_overrides.architectures",
+            "reload",
+            True,
+        ),
+        (
+            {},
+            {"hf_overrides": {"text_config": {"rope_theta": 1}}},
+            "hf_overrides.text_config",
+            "reload",
+            True,
+        ),
+        ({}, {"hf_overrides": "module:function"}, "hf_overrides", "reload", True),
+        (
+            {"speculative_config": DRAFT},
+            {"speculative_config": {**DRAFT, "draft_tensor_parallel_size": 2}},
+            "speculative_config.draft_tensor_parallel_size",
+            "reload",
+            True,
+        ),
+        (
+            {"speculative_config": DRAFT},
+            {"speculative_config": {**DRAFT, "moe_backend": "x"}},
+            "speculative_config.moe_backend",
+            "reload",
+            True,
+        ),
+        ({}, {"config": "/other.yaml"}, None, "reload", False),
+    ],
+)
+def test_what_vllm_hashes(
+    before: dict[str, Any], after: dict[str, Any], key: str | None, price: str, miss: bool
+) -> None:
+    changes = diff(profile(before), profile(after))
+    name = key or next(iter(after))
+    change = next(c for c in changes if c.key.startswith(f"args.{name}"))
+    assert (change.cost, change.compile_miss) == (price, miss)
+
+
+def test_rope_is_in_the_weights_key_from_0_33_on() -> None:
+    after = profile({"hf_overrides": {"rope_theta": 2}})
+    assert only(profile(), after, "0.32").cost == "restart"
+    assert only(profile(), after, "0.33").cost == "reload"
+
+
+@pytest.mark.parametrize(
+    ("name", "price", "miss"),
+    [
+        ("VLLM_CACHE_ROOT", "restart", True),
+        ("VLLM_USE_DEEP_GEMM", "restart", True),
+        ("VLLM_LOGGING_LEVEL", "restart", False),
+        ("VLLM_HOST_IP", "restart", False),
+        ("VLLM_ENABLE_STARTUP_PLAN", "restart", False),
+        ("VLLM_NOT_KNOWN_TO_VLLM", "restart", False),
+        ("HF_HOME", "restart", False),
+        ("CUDA_VISIBLE_DEVICES", "reload", False),
+        ("CUDA_DEVICE_ORDER", "reload", False),
+    ],
+)
+def test_the_cost_of_a_variable(name: str, price: str, miss: bool) -> None:
+    change = only(profile(), profile(env={name: "1"}))
+    assert (change.cost, change.compile_miss) == (price, miss)
+
+
+def test_what_a_daemon_loads_by_is_said_to_stay() -> None:
+    before, after = (profile(a, preload=Preload()) for a in ({}, {"load_format": "dummy"}))
+    assert "stop it first" in only(before, after).note
+    assert only(profile(), profile({"load_format": "dummy"})).note == ""
+
+
 EAGLE = {"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3}
 
 
@@ -149,6 +314,9 @@ def test_nothing_is_compiled_without_compilation() -> None:
         ({}, {"port": 8001}, "port", "restart"),
         ({}, {"served_name": ("a",)}, "served_name", "restart"),
         ({}, {"notes": "x"}, "notes", "live"),
+        ({}, {"front": True}, "front", "restart"),
+        ({}, {"standby": False}, "standby", "live"),
+        ({}, {"ready_timeout_s": 60.0}, "ready_timeout_s", "live"),
         ({}, {"restart": Restart(policy="always")}, "restart.policy", "live"),
         ({}, {"preload": Preload()}, "preload", "reload"),
         ({"preload": Preload()}, {"preload": Preload(mode="copy")}, "preload.mode", "restart"),
