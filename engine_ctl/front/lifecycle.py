@@ -62,6 +62,9 @@ def front_problem(profile: Profile) -> str | None:
 
 def port_note(before: RunSpec | None, after: RunSpec) -> str:
     """What becomes of the port that clients use, in words. Pure. `before`: what runs now."""
+    if after.uds is not None:
+        same = before is not None and before.uds == after.uds
+        return f"{after.client_place} is {'ours' if same else 'free'}"
     port = after.client_port
     fronted = after.public_port is not None
     if before is None or before.client_port != port:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_ctl.errors import Failed
+from engine_ctl.operations.opening import opener
 
 CONTROL_S = 300.0
 LOOK_S = 10.0
@@ -28,12 +29,12 @@ class Loaded:
 
 
 class Control:
-    """One engine. `base` is http://host:port, `key` its API key where it has one."""
+    """One engine. `base` is as `opening` takes it, `key` its API key where it has one."""
 
     def __init__(self, base: str, key: str | None = None) -> None:
         self._base = base
         self._key = key
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = opener(base)
 
     def load(self, name: str, path: str, is_3d: bool = False) -> None:
         body: dict[str, Any] = {"lora_name": name, "lora_path": path}

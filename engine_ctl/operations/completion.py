@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 
 from engine_ctl.errors import Failed
+from engine_ctl.operations.opening import opener
 from engine_ctl.operations.planning import Endpoint
 from engine_ctl.state.records import RunSpec
 
@@ -22,10 +23,10 @@ class Answered(Failed):
 
 
 def base_url(spec: RunSpec) -> str:
-    """http://host:port of a run, with an address that this machine can ask."""
-    if spec.host is None or spec.port is None:
+    """Where this machine can ask a run, as `opening` takes it."""
+    if spec.uds is None and (spec.host is None or spec.port is None):
         raise Failed(f"run {spec.run} has no address")
-    return Endpoint(spec.host, spec.port).base_url
+    return Endpoint(spec.host or "", spec.port or 0, tls=spec.tls, uds=spec.uds).base_url
 
 
 def post(url: str, body: dict[str, Any], timeout_s: float, api_key: str | None = None) -> Any:
@@ -72,9 +73,8 @@ def _exchange(url: str, data: bytes | None, timeout_s: float, api_key: str | Non
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     request = urllib.request.Request(url, data, headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=timeout_s) as reply:
+        with opener(url).open(request, timeout=timeout_s) as reply:
             answer = reply.read()
             return json.loads(answer) if answer.strip() else None
     except urllib.error.HTTPError as error:

@@ -20,6 +20,7 @@ from engine_ctl.operations.local_files import files_problem
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
     Endpoint,
+    endpoint_of,
     model_problem,
     refuse_if,
 )
@@ -95,6 +96,13 @@ def endpoint_for(
 
     Raises Busy, naming the owner, when the port is taken by somebody else.
     """
+    own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
+    if own.uds is not None:
+        refuse_if([fronts.front_problem(profile)])
+        problem = ports.socket_problem(own.uds)
+        if problem:
+            raise Busy(problem)
+        return own
     front = fronts.live(ctx.store, unit)
     held = front.spec().port if front is not None else None
     port = profile.port or held
@@ -207,7 +215,7 @@ def launch_engine(
     fronts.settle(ctx, prepared.spec, profile, tell)
     run = make_run(ctx, record, prepared, weighed, memory=memory)
     spec = prepared.spec
-    tell(f"{run.unit}: run {run.number}, {runtime.name} on {spec.client_host}:{spec.client_port}")
+    tell(f"{run.unit}: run {run.number}, {runtime.name} on {spec.client_place}")
     try:
         begin(ctx, run, prepared, tell)
     except StokerError as error:
@@ -323,8 +331,7 @@ def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, An
         run = ready_run(ctx, run, tell)
     spec, ready = run.spec(), run.ready()
     if ready:
-        where = f"http://{spec.client_host}:{spec.client_port}"
-        tell(f"{run.unit}: ready in {ready.seconds:.1f} s on {where}")
+        tell(f"{run.unit}: ready in {ready.seconds:.1f} s on {spec.client_url}")
         _say_fallback(run, tell)
     return {
         "unit": run.unit,

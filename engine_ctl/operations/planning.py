@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,18 +23,24 @@ from profiles.schema import ArgumentSchema
 
 CLI = ("-m", "vllm.entrypoints.cli.main")
 DEFAULT_PORT = 8000
+# ssl.CERT_REQUIRED, as --ssl-cert-reqs takes it.
+CERT_REQUIRED = "2"
 # Unset so that imports are compiled once (13 s a start otherwise).
 UNSET = ["PYTHONDONTWRITEBYTECODE"]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an engine listens; with a front, and where clients go then."""
+    """Where an engine listens; with a front, and where clients go then. `uds`: the path of a Unix
+    socket, in place of host and port. `certificates`: clients must show one; Stoker has none."""
 
     host: str
     port: int
     public_host: str | None = None
     public_port: int | None = None
+    tls: bool = False
+    certificates: bool = False
+    uds: str | None = None
 
     @property
     def probe_host(self) -> str:
@@ -42,8 +49,36 @@ class Endpoint:
 
     @property
     def base_url(self) -> str:
+        """As `operations.opening` takes it."""
+        scheme = "https" if self.tls else "http"
+        if self.uds is not None:
+            return f"{scheme}unix://{quote(self.uds, safe='')}"
         host = f"[{self.probe_host}]" if ":" in self.probe_host else self.probe_host
-        return f"http://{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}"
+
+    @property
+    def ready_url(self) -> str:
+        """What the shim asks: /health, or where that takes a certificate, a connection alone."""
+        if not self.certificates:
+            return f"{self.base_url}/health"
+        place = self.base_url.partition("://")[2]
+        return f"tcp://{place}" if self.uds is None else f"unix:{self.uds}"
+
+
+def endpoint_of(profile: Profile, host: str, port: int) -> Endpoint:
+    """The engine's own address at (host, port) as the profile's arguments make it: with TLS, or a
+    Unix socket instead."""
+    if any("$" in str(profile.args.get(name)) for name in profile.args):
+        profile = expanded(profile, os.environ)
+    given = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    uds = given.get("uds")
+    return Endpoint(
+        host,
+        port,
+        tls=bool(given.get("ssl_certfile") or given.get("ssl_keyfile")),
+        certificates=str(given.get("ssl_cert_reqs")) == CERT_REQUIRED,
+        uds=str(uds) if uds else None,
+    )
 
 
 def engine_environment(runtime: Runtime, profile: Profile) -> dict[str, str]:
@@ -67,6 +102,7 @@ def engine_spec(
     placed = msgspec.structs.replace(profile, host=endpoint.host, port=endpoint.port)
     arguments = [*serve_argv(placed, schema), *added_words(profile, runtime, schema)]
     _, references = environment(profile)
+    own = endpoint_of(profile, endpoint.host, endpoint.port)
     return RunSpec(
         unit=unit,
         kind=Kind.ENGINE,
@@ -83,12 +119,14 @@ def engine_spec(
         profile_path=profile.path,
         model=profile.model,
         served_name=profile.served_name[0] if profile.served_name else profile.model,
-        host=endpoint.host,
-        port=endpoint.port,
+        host=endpoint.host if own.uds is None else None,
+        port=endpoint.port if own.uds is None else None,
+        tls=own.tls,
+        uds=own.uds,
         public_host=endpoint.public_host,
         public_port=endpoint.public_port,
         gpus=list(profile.gpus),
-        ready_url=f"{endpoint.base_url}/health",
+        ready_url=own.ready_url,
         ready_timeout_s=profile.ready_timeout_s,
         restart=profile.restart,
         stop=_ladder(profile, schema),

@@ -20,8 +20,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """spec.json: what to start. `run` is "<unit>/<n>", filled in by `Store.new_run`.
 
     `env` values are stored; `env_refs` are resolved by the shim at spawn, so that a secret is
-    never written. `ready_url` is `http://…` (ready at status 200) or `unix:PATH` (ready when
-    something accepts connections there). Where there is a `ready_argv`, that command must then end
+    never written. `ready_url` is as `supervise.probe` takes it. Where there is a `ready_argv`, that command must then end
     with status 0 as well; its last line says why it does not. `ready_timeout_s` 0 means no limit.
     `attempt` counts starts of one series of automatic restarts, from 1; `standby` is the run id of
     the standby that forked it, `standby_socket` and `standby_identity` name the one that its shim
@@ -51,6 +50,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     served_name: str | None = None
     host: str | None = None
     port: int | None = None
+    tls: bool = False
+    uds: str | None = None
     public_host: str | None = None
     public_port: int | None = None
     gpus: list[int | str] = msgspec.field(default_factory=list)
@@ -74,6 +75,20 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     config_hash: str | None = None
     tied_to: Identity | None = None
     by: str = ""
+
+    @property
+    def client_place(self) -> str:
+        """Where clients find it, in words: `HOST:PORT`, or `unix:PATH`."""
+        if self.uds is not None:
+            return f"unix:{self.uds}"
+        host = self.client_host or ""
+        return f"[{host}]:{self.client_port}" if ":" in host else f"{host}:{self.client_port}"
+
+    @property
+    def client_url(self) -> str:
+        """`client_place` as a URL, where it can be one."""
+        place = self.client_place
+        return place if self.uds is not None else f"http{'s' * self.tls}://{place}"
 
     @property
     def client_host(self) -> str | None:

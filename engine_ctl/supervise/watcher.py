@@ -11,7 +11,7 @@ import signal
 import struct
 import time
 
-from engine_ctl.supervise import aftermath, disk, policy, procs, trim
+from engine_ctl.supervise import aftermath, disk, policy, procs, stale, trim
 from engine_ctl.supervise.readiness import Readiness
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
@@ -98,6 +98,8 @@ class Watcher:
             for name in _LAST_WORDS:
                 if not os.path.exists(self.path(name)):
                     disk.reserve(self.path(name))
+            if self.spec.get("uds") and not watch:
+                stale.remove(self.spec["uds"])
             if watch:
                 self._begin_watch()
             elif child is not None:

@@ -29,7 +29,13 @@ from engine_ctl.operations.lifecycle import (
     wait_ready,
 )
 from engine_ctl.operations.local_files import files_problem
-from engine_ctl.operations.planning import Endpoint, model_problem, refuse_if
+from engine_ctl.operations.planning import (
+    DEFAULT_PORT,
+    Endpoint,
+    endpoint_of,
+    model_problem,
+    refuse_if,
+)
 from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.weights_ready import ensure_daemon
 from engine_ctl.runtimes.store import Runtime, choose, missing
@@ -164,6 +170,9 @@ def swap_endpoint(ctx: Context, unit: str, profile: Profile, live: Run | None) -
     """The new engine's address. Without a port in the profile the running engine's is kept, so
     that clients find it; one that the running engine holds counts as free."""
     old = live.spec() if live is not None else None
+    own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
+    if own.uds is not None and old is not None and own.uds == old.uds:
+        return own
     port = old.client_port if old is not None else None
     if port is not None and profile.port in (None, port):
         return behind_front(ctx, unit, profile, Endpoint(profile.host, port))
@@ -269,7 +278,7 @@ class _Swap:
         run = make_run(ctx, unit, prepared, self.weighed, operation, self.needs, purpose)
         self.needs = ()
         begin(ctx, run, prepared, self.tell)
-        self.tell(f"{self.unit}: run {run.number} on {spec.client_host}:{spec.client_port}")
+        self.tell(f"{self.unit}: run {run.number} on {spec.client_place}")
         return run
 
     def _found(self, noted: str | None, role: str) -> Run | None:

@@ -234,6 +234,8 @@ def _runtime(ctx: Context, name: str | None) -> Runtime:
 
 def _target(engine: Run, profile: Profile | None) -> Target:
     spec = engine.spec()
+    if spec.uds is not None:
+        raise Failed(f"vLLM's benchmark cannot ask a Unix socket, and {engine.id} has nothing else")
     if spec.host is None or spec.port is None or not spec.model:
         raise Failed(f"run {engine.id} has no address or no model to measure")
     args = profile.args if profile is not None else {}
@@ -241,6 +243,7 @@ def _target(engine: Run, profile: Profile | None) -> Target:
     return Target(
         host=Endpoint(spec.host, spec.port).probe_host,
         port=spec.port,
+        tls=spec.tls,
         model=spec.model,
         served_name=spec.served_name or spec.model,
         tokenizer=str(tokenizer) if tokenizer else None,
@@ -262,16 +265,17 @@ def _key(profile: Profile | None) -> EnvRef | str | None:
 def max_model_len(engine: Run) -> int | None:
     """The engine's own limit of tokens per request, as /v1/models says it; None if it does not."""
     from engine_ctl.operations.completion import base_url
+    from engine_ctl.operations.opening import opener
 
     headers = {}
     with contextlib.suppress(StokerError):
         key = proof.api_key(engine)
         if key:
             headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(f"{base_url(engine.spec())}/v1/models", headers=headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    url = f"{base_url(engine.spec())}/v1/models"
+    request = urllib.request.Request(url, headers=headers)
     try:
-        with opener.open(request, timeout=10) as reply:
+        with opener(url).open(request, timeout=10) as reply:
             value = json.load(reply)["data"][0]["max_model_len"]
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None

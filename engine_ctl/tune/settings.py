@@ -136,6 +136,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     port: int
+    tls: bool = False
     model: str
     served_name: str
     tokenizer: str | None = None
@@ -149,6 +150,9 @@ def bench_words(
     """The words after `vllm` of one measurement, with the result file to write."""
     words = ["bench", "serve", "--backend", "openai", "--host", target.host]
     words += ["--port", str(target.port), "--endpoint", "/v1/completions"]
+    if target.tls:
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        words += ["--base-url", f"https://{host}:{target.port}", "--insecure"]
     words += ["--model", target.model, "--served-model-name", target.served_name]
     if target.tokenizer:
         words += ["--tokenizer", target.tokenizer]

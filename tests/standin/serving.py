@@ -28,7 +28,7 @@ from tests.standin.rig import free_port, until
 
 # STANDIN: dies (at its start), late (never listens), mute (healthy, completes nothing).
 MAIN = """
-import json, os, signal, sys
+import json, os, signal, socket, socketserver, ssl, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 def main():
@@ -68,9 +68,25 @@ def main():
         def log_message(self, *_):
             pass
 
-    address = (option["--host"], int(option["--port"]))
-    ThreadingHTTPServer.daemon_threads = True
-    server = ThreadingHTTPServer(address, Handler)
+    address = option.get("--uds") or (option["--host"], int(option["--port"]))
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_UNIX if "--uds" in option else (
+            socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        )
+
+        def server_bind(self):
+            socketserver.TCPServer.server_bind(self)
+
+    server = Server(address, Handler)
+    if "--ssl-certfile" in option:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(option["--ssl-certfile"], option["--ssl-keyfile"])
+        if option.get("--ssl-cert-reqs") == "2":
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(option["--ssl-certfile"])
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     print("Application startup complete.", flush=True)
     server.serve_forever()
 

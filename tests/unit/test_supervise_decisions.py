@@ -316,7 +316,9 @@ def test_a_unix_socket_is_ready_when_it_accepts(tmp_path: Path) -> None:
         assert probe.step()
 
 
-@pytest.mark.parametrize("url", ["https://h:1/", "http://h:x/", "ftp://h:1/", "nonsense"])
+@pytest.mark.parametrize(
+    "url", ["https://h:x/", "http://h:x/", "tcp://h:x", "ftp://h:1/", "nonsense"]
+)
 def test_addresses_that_cannot_be_asked(url: str) -> None:
     with pytest.raises(ValueError, match="cannot ask"):
         Probe(url)

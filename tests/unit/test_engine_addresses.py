@@ -1,0 +1,149 @@
+"""Engines that speak TLS, want a certificate, listen on a Unix socket or on IPv6: ready, proven,
+sampled, swapped and started again as any other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_ctl.errors import Busy, Failed
+from engine_ctl.observe.units import endpoint_of as sampled_at
+from engine_ctl.operations import completion, lifecycle, ports, swapping
+from engine_ctl.supervise import stale
+from engine_ctl.supervise.stop import stop
+from engine_ctl.swap import proof
+from engine_ctl.swap.journal import Outcome
+from engine_ctl.tune.operation import _target
+from engine_ctl.tune.settings import BenchSettings, bench_words
+from tests.standin.rig import until
+from tests.standin.serving import Serving
+
+OPENSSL = shutil.which("openssl")
+
+
+@pytest.fixture
+def here() -> Iterator[Serving]:
+    with tempfile.TemporaryDirectory(prefix="stk-") as root:
+        made = Serving(Path(root))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.fixture
+def tls(here: Serving) -> dict[str, Any]:
+    if OPENSSL is None:
+        pytest.skip("a certificate takes the openssl command")
+    key, certificate = here.root / "key.pem", here.root / "cert.pem"
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    words += ["-nodes", "-days", "2", "-subj", "/CN=elsewhere", "-keyout", str(key)]
+    subprocess.run(
+        [OPENSSL, *words, "-out", str(certificate)], check=True, capture_output=True, timeout=100
+    )
+    return {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+
+
+def started(here: Serving, **args: Any) -> Any:
+    here.profile("p", 4, args={"max_num_seqs": 4, **args})
+    run = lifecycle.start(here.ctx, "u", "p")
+    return lifecycle.ready_run(here.ctx, run, print)
+
+
+def test_an_engine_with_tls(here: Serving, tls: dict[str, Any]) -> None:
+    run = started(here, **tls)
+    spec = run.spec()
+    assert spec.ready_url == f"https://127.0.0.1:{here.port}/health"
+    assert spec.client_url == f"https://127.0.0.1:{here.port}"
+    assert proof.prove(run).kind == "completion"
+    found = sampled_at(spec)
+    assert found is not None and found.tls and found.port == here.port
+    words = bench_words(BenchSettings(), _target(run, None), 0, "d", "n")
+    assert words[words.index("--base-url") + 1] == spec.client_url and "--insecure" in words
+    done = swapping.swap_to(here.ctx, "u", here.profile("q", 8), print)
+    assert done.outcome is Outcome.COMMITTED and here.answers("u") == "8"
+
+
+def test_an_engine_that_wants_a_certificate_is_up_and_cannot_be_asked(
+    here: Serving, tls: dict[str, Any]
+) -> None:
+    run = started(here, **tls, ssl_cert_reqs=2)
+    assert run.spec().ready_url == f"tcp://127.0.0.1:{here.port}"
+    found = proof.prove(run)
+    assert found.kind is None and "certificate of its clients" in found.why
+
+
+def test_an_engine_on_a_unix_socket(here: Serving) -> None:
+    path = str(here.root / "with a %.sock")
+    run = started(here, uds=path)
+    spec = run.spec()
+    assert (spec.host, spec.port, spec.uds) == (None, None, path)
+    assert spec.client_url == f"unix:{path}"
+    assert proof.prove(run).kind == "completion"
+    assert completion.models(completion.base_url(spec), 100) == [str(here.model)]
+    found = sampled_at(spec)
+    assert found is not None and found.uds == path
+    with pytest.raises(Failed, match="cannot ask a Unix socket"):
+        _target(run, None)
+    with pytest.raises(Busy, match="somebody listens on"):
+        lifecycle.start(here.ctx, "other", "p")
+    # The one that is stopped leaves its socket behind, and the next takes its place.
+    here.profile("q", 8, args={"max_num_seqs": 8, "uds": path})
+    done = swapping.swap_to(here.ctx, "u", "q", print)
+    assert done.outcome is Outcome.COMMITTED
+    assert completion.ask(completion.base_url(here.current("u").spec()), "m", "1", 1, 100) == "8"
+
+
+def test_a_socket_that_a_killed_engine_left_keeps_no_restart_up(here: Serving) -> None:
+    path = str(here.root / "e.sock")
+    restart = {"policy": "on-failure", "backoff_s": 0.05, "max": 3}
+    here.profile("p", 4, args={"max_num_seqs": 4, "uds": path}, restart=restart)
+    first = lifecycle.ready_run(here.ctx, lifecycle.start(here.ctx, "u", "p"), print)
+    who = first.identity()
+    assert who is not None
+    os.kill(who.leader.pid, 9)
+    until(lambda: here.current("u").id == "u/2" and here.current("u").ready(), "it is back")
+    assert completion.ask(completion.base_url(here.current("u").spec()), "m", "1", 1, 100) == "4"
+    stop(here.current("u"))
+    assert stale.is_stale(path)
+
+
+def test_an_engine_on_ipv6(here: Serving) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    here.profile("p", 4, host="::1")
+    run = lifecycle.ready_run(here.ctx, lifecycle.start(here.ctx, "u", "p"), print)
+    assert run.spec().client_url == f"http://[::1]:{here.port}"
+    assert proof.prove(run).kind == "completion"
+    found = sampled_at(run.spec())
+    assert found is not None and found.host == "::1"
+
+
+def test_what_is_in_the_place_of_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    assert ports.socket_problem(str(path)) is None
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(1)
+        assert "somebody listens" in str(ports.socket_problem(str(path)))
+        assert not stale.is_stale(str(path))
+    assert ports.socket_problem(str(path)) is None and stale.is_stale(str(path))
+    stale.remove(str(path))
+    assert not path.exists()
+    path.write_text("kept")
+    assert "no socket to use" in str(ports.socket_problem(str(path)))
+    stale.remove(str(path))
+    assert path.read_text() == "kept"
+    assert "does not exist" in str(ports.socket_problem(str(tmp_path / "no" / "s")))
+    assert "absolute" in str(ports.socket_problem("s"))
+    assert "longer" in str(ports.socket_problem("/" + "s" * 200))
