@@ -160,7 +160,7 @@ class LazyFeed:
 
         def seen(snapshot: Snapshot) -> None:
             callback(snapshot)
-            orphaned = any(unit.phase is Phase.ORPHANED for unit in snapshot.units)
+            orphaned = any(u.owed or u.phase is Phase.ORPHANED for u in snapshot.units)
             lost = {unit.run for unit in snapshot.units if unit.phase is Phase.LOST} - self._lost
             if (orphaned or lost) and time.monotonic() - self._tried_at >= ADOPT_EVERY_S:
                 self._tried_at = time.monotonic()

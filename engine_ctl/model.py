@@ -152,7 +152,8 @@ class UnitView:
 
     `live` names each change that needs no restart ("lora load", "sleep", …) with what stands
     against it in a line, "" where nothing does; None where it is not known. `profile_problem`
-    says why the profile cannot be read now; `sweep` is the interrupted sweep whose point runs."""
+    says why the profile cannot be read now; `sweep` is the interrupted sweep whose point runs;
+    `owed`: the restart policy's next start was lost with the shim that was to make it."""
 
     unit: str
     kind: Kind
@@ -183,6 +184,7 @@ class UnitView:
     runtime: str | None = None
     live: dict[str, str] | None = None
     sweep: str = ""
+    owed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

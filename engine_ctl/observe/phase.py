@@ -67,11 +67,14 @@ def note_of(
     kind: Kind = Kind.ENGINE,
     healthy: bool | None = None,
     error: str = "",
+    owed: bool = False,
 ) -> str:
     """What an operator should know beside the phase, or "". `error` is why /health could not be
-    asked ("refused", "timed out", …)."""
+    asked ("refused", "timed out", …), `owed` that the unit's restart was lost with its shim."""
     if life.restarting:
         return "restarts soon" if not life.note else f"{life.note}; restarts soon"
+    if owed:
+        return "its restart was lost with its shim; start it again"
     if life.note:
         return life.note
     if life.life is Life.RUNNING and phase in (Phase.READY, Phase.SLEEPING) and life.ready:

@@ -86,8 +86,11 @@ class UnitWatch:
             if run is None or self.spec is None:
                 return
             if not self._settled:
-                self.life = judge(gather(run, self.spec.kind, boot=boot))
-                self._settled = self.life.ended and not self.life.restarting
+                life = judge(gather(run, self.spec.kind, boot=boot))
+                if life.forsaken and self._store.current(self.unit) != run:
+                    return  # the next run was made just now
+                self.life = life
+                self._settled = life.ended and not (life.restarting or life.forsaken)
         except (Failed, NotFound) as error:
             self.problem = str(error)
 
@@ -196,6 +199,7 @@ class UnitWatch:
         # The log says that a daemon went, the look at the daemons what has become of it since.
         reasons = tuple(r for r in reasons if r.category not in now_said) + self.weights_now
         error = self._answer.error if self._answer is not None else ""
+        owed = life.forsaken and record is not None and record.desired == "running"
         return UnitView(
             unit=self.unit,
             kind=kind,
@@ -221,7 +225,8 @@ class UnitWatch:
             profile_problem=self.profile_problem,
             cause=self.facts.cause if self.facts is not None and life.ended else None,
             hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
-            note=self.problem or self._doing or note_of(life, phase, kind, healthy, error),
+            note=self.problem or self._doing or note_of(life, phase, kind, healthy, error, owed),
+            owed=owed,
             runtime=spec.runtime,
             sweep=self.sweep if alive else "",
             live=self._changes(run, spec) if alive and kind is Kind.ENGINE else None,

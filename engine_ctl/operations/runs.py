@@ -5,15 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 from engine_ctl.atomic import CorruptRecord
-from engine_ctl.errors import Failed, NotFound, Usage
+from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.store import Runtime
+from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import liveness
+from engine_ctl.supervise import liveness, owed
 from engine_ctl.supervise.launch import adopt
 from engine_ctl.supervise.liveness import Life
+from engine_ctl.supervise.owed import Owed
 
 TOLD = "lost.told"
+RESTART_TOLD = "restart.told"
 
 
 def is_live(run: Run) -> bool:
@@ -64,7 +67,7 @@ def refuse_own(ctx: Context, pid: int) -> None:
 
 def adopt_orphans(ctx: Context) -> list[str]:
     """Put a shim over every live process whose shim has died; returns the runs adopted. A run
-    that is lost gets its event, which nobody else writes.
+    that is lost gets its event, which nobody else writes; a restart that is owed goes on.
 
     Called by every command that looks, so that a dead shim is mended by the next `stoker`.
     """
@@ -76,6 +79,7 @@ def adopt_orphans(ctx: Context) -> list[str]:
         try:
             life = liveness.look(run, record.kind).life
             orphaned = life is Life.ORPHANED and adopt(run)
+            _go_on(ctx, record, run)
             if life is Life.LOST:
                 _tell_lost(ctx, run)
         except (Failed, NotFound):  # said by the look at the units
@@ -84,6 +88,23 @@ def adopt_orphans(ctx: Context) -> list[str]:
             ctx.event(record.unit, f"adopted {run.id}: its shim was gone", "warning")
             adopted.append(run.id)
     return adopted
+
+
+def _go_on(ctx: Context, unit: UnitRecord, run: Run) -> None:
+    """A restart that the policy owes, and whose shim is gone, goes on or is said to be lost."""
+    life = liveness.look(run, unit.kind)
+    if unit.desired != "running" or not (life.forsaken or owed.cut_off(life, run.spec())):
+        return
+    with suppress(Busy), ctx.store.lock(unit.unit, f"restart of {run.id}"):
+        if ctx.store.current(unit.unit) != run or ctx.store.load(unit.unit).desired != "running":
+            return
+        done = owed.go_on(run)
+        if done is Owed.GOES_ON:
+            text = f"{run.id}: the shim that was to start it again is gone; the restart goes on"
+            ctx.event(unit.unit, text, "warning")
+        elif done is Owed.LOST and run.first(RESTART_TOLD):
+            text = f"the restart of {run.id} was lost with its shim, to start it: stoker start"
+            ctx.event(unit.unit, f"{text} {unit.unit}", "error")
 
 
 def _tell_lost(ctx: Context, run: Run) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 FULL_DISK_S = 1.0
+BY = "restart policy"
 
 
 def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> None:
@@ -73,7 +74,7 @@ def _start_next(ended: Watcher, attempt: int, script: str) -> bool:
         "via": "standby" if forked else "spawn",
         "standby": ended.spec.get("standby") if forked else None,
         "predecessor": ended.spec["run"],
-        "by": "restart policy",
+        "by": BY,
     }
     try:
         lock = disk.try_lock(f"{directory}/shim.lock")

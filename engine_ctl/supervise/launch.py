@@ -60,6 +60,12 @@ def adopt(run: Run) -> bool:
     return True
 
 
+def restart_ended(run: Run) -> None:
+    """Put a new shim over a run that has ended, whose own shim is gone and owed the next run: it
+    makes and starts that when it is due. Returns at once. Raises Busy, Failed."""
+    _start_shim(run, ["--again"], dict(os.environ))
+
+
 def _is_of_another_state(run: Run) -> bool:
     """True when the run's directory is a copy: its shim lives and holds the lock elsewhere, or its
     process was started for a run of another state directory. False where neither is known."""

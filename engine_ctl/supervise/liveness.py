@@ -63,6 +63,17 @@ class Liveness:
         return self.facts.ready is not None
 
     @property
+    def forsaken(self) -> bool:
+        """Of a unit's current run: its shim was to start the next one, and is gone."""
+        record = self.facts.exit
+        return (
+            record is not None
+            and record.restart_in_s is not None
+            and not self.facts.shim_holds
+            and self.facts.request is None
+        )
+
+    @property
     def fell(self) -> bool:
         """Its process ended without being asked to, and its shim still ends what is left of it:
         it has failed, and will not be anything else again."""

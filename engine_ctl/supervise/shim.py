@@ -1,9 +1,11 @@
 """The shim: one small process that watches one run from its start to its exit record.
 
-    python -I -S shim.py RUN_DIR [--child PID | --watch] [--lock FD] [--report FD] [--detach]
+    python -I -S shim.py RUN_DIR [--child PID | --watch | --again] [--lock FD] [--report FD]
+                                 [--detach]
 
 `--child` takes over a child that this process has already (a standby's fork), `--watch` a process
-that is nobody's child any more (adoption: its exit status stays unknown). `--lock` is an open
+that is nobody's child any more (adoption: its exit status stays unknown), `--again` starts the next
+run of one that has ended, for a shim that is gone. `--lock` is an open
 shim.lock that is held already, `--report` gets one line: `ok`, or `error` and why.
 
 It asks little of the machine: after the run is ready it wakes up every five seconds. It never
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> int:
     flags = set()
     rest = iter(arguments[1:])
     for name in rest:
-        if name in ("--watch", "--detach"):
+        if name in ("--watch", "--again", "--detach"):
             flags.add(name)
         elif name in ("--child", "--lock", "--report"):
             option[name] = int(next(rest))
@@ -86,6 +88,15 @@ def main(arguments: list[str]) -> int:
     watcher = Watcher(run_dir, option.get("--report"))
     if "--lock" not in option and not _hold_lock(run_dir):
         watcher.report(f"error another shim watches {run_dir}")
+        return 1
+    if "--again" in flags:
+        owed = watcher.owed()
+        watcher.report("ok")
+        if owed.delay_s is not None:
+            start_again(watcher, owed.delay_s, owed.attempt, os.path.abspath(__file__))
+        return 0
+    if "--child" in option and os.path.exists(f"{run_dir}/exit.json"):
+        watcher.report("error the run was given up meanwhile")
         return 1
     try:
         watcher.begin(option.get("--child"), "--watch" in flags)

@@ -387,6 +387,25 @@ class Watcher:
                 self._keep(memory)
         return decision
 
+    def owed(self) -> policy.Decision:
+        """What the shim that wrote the run's exit record had decided, its delay from now on."""
+        self.spec = disk.read_json(self.path("spec.json")) or {}
+        record = disk.read_json(self.path("exit.json")) or {}
+        if record.get("restart_in_s") is None:
+            return policy.NO
+        decision = policy.again(
+            self.spec.get("restart") or {},
+            kind=self.spec.get("kind", ""),
+            requested=False,
+            code=record.get("code"),
+            uptime_s=record.get("seconds") or 0.0,
+            attempt=self.spec.get("attempt", 1),
+        )
+        if decision.delay_s is None:
+            return decision
+        left = record["ended"] + record["restart_in_s"] - time.time()
+        return decision._replace(delay_s=max(0.0, min(decision.delay_s, left)))
+
     def _left(self, memory: aftermath.Aftermath | None) -> list[procs.Proc]:
         """What is alive of the run."""
         asking: list[int] = []
