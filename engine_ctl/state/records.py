@@ -20,15 +20,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """spec.json: what to start. `run` is "<unit>/<n>", filled in by `Store.new_run`.
 
     `env` values are stored; `env_refs` are resolved by the shim at spawn, so that a secret is
-    never written. `ready_url` is as `supervise.probe` takes it. Where there is a `ready_argv`, that command must then end
-    with status 0 as well; its last line says why it does not. `ready_timeout_s` 0 means no limit.
-    `attempt` counts starts of one series of automatic restarts, from 1; `standby` is the run id of
-    the standby that forked it, `standby_socket` and `standby_identity` name the one that its shim
-    asks first when it starts the run again; `operation` is the id of the swap that made the run
-    and `purpose` what that was for (swap, restart, undo, sweep), `config_hash` vLLM's own of what
-    the run compiles. `public_host` and `public_port` are where clients go when that is not where
-    the process listens: the address of the unit's front. `tied_to`: the process that alone can use
-    what the run does (a bench's command); when that ends, the shim ends the run."""
+    never written. `ready_url` is as `supervise.probe` takes it. Where there is a `ready_argv`,
+    that command must then end with status 0 as well; its last line says why it does not.
+    `ready_timeout_s` 0 means no limit. `attempt` counts starts of one series of automatic
+    restarts, from 1; `standby` is the run id of the standby that forked it, `standby_socket` and
+    `standby_identity` name the one that its shim asks first when it starts the run again;
+    `operation` is the id of the swap that made the run and `purpose` what that was for (swap,
+    restart, undo, sweep), `config_hash` vLLM's own of what the run compiles. `public_host` and
+    `public_port` are where clients go when that is not where the process listens: the address of
+    the unit's front. `tied_to`: the process that alone can use what the run does (a bench's
+    command); when that ends, the shim ends the run."""
 
     schema: int = 1
     run: str = ""
