@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from console.screens.log_reading import LogReading
 from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
 
 if TYPE_CHECKING:
-    from engine_ctl.logs.view_facts import Stretch
+    from engine_ctl.logs.view_starts import LogStarts
 
 
 class LogChoosing(LogReading):
@@ -46,8 +47,13 @@ class LogChoosing(LogReading):
             self.stoker.say("A merge has no phases.", "warn")
             return
 
-        def choose(stretches: tuple[Stretch, ...]) -> None:
-            options = [(str(i), str(part.phase)) for i, part in enumerate(stretches)]
+        def choose(found: LogStarts) -> None:
+            stretches = found.phases
+            several = stretches[-1].start_number > 1
+            options = [
+                (str(i), f"start {part.start_number}  {part.phase}" if several else str(part.phase))
+                for i, part in enumerate(stretches)
+            ]
 
             def chosen(keys: tuple[str, ...] | None) -> None:
                 if keys is None:
@@ -57,19 +63,37 @@ class LogChoosing(LogReading):
                     self._choose(start=0, end=None)
                     return
                 part = stretches[int(keys[0])]
-                self._phase = str(part.phase)
+                start = f" of start {part.start_number}" if several else ""
+                self._phase = f"{part.phase}{start}"
                 self.body.follow = False
                 self._choose(start=part.start, end=part.end)
                 self.body.go_to(part.start)
 
             self.app.push_screen(LogChoose("Lines of the phase", options, (), False), chosen)
 
-        def ask() -> tuple[Stretch, ...]:
-            from engine_ctl.logs import view_facts
+        self._ask_starts(choose)
 
-            return view_facts.asked(view_facts.phases_of, state.files[0])
+    def _ask_starts(self, then: Callable[[LogStarts], None]) -> None:
+        """What starts the only log holds; asked for once while it does not grow."""
+        state = self.state
+        assert state is not None
+        file = state.files[0]
+        known = self._starts
+        if known is not None and known[0] is file and known[1] == file.size:
+            then(known[2])
+            return
+        size = file.size
 
-        self._ask(ask, choose)
+        def ask() -> LogStarts:
+            from engine_ctl.logs import view_facts, view_starts
+
+            return view_facts.asked(view_starts.starts_of, file)
+
+        def answered(found: LogStarts) -> None:
+            self._starts = file, size, found
+            then(found)
+
+        self._ask(ask, answered)
 
     def do_error(self) -> None:
         state = self.state
@@ -90,20 +114,40 @@ class LogChoosing(LogReading):
         self._ask(ask, go)
 
     def do_run_before(self) -> None:
-        self._other_run(-1)
+        self._other_start(-1)
 
     def do_run_after(self) -> None:
-        self._other_run(1)
+        self._other_start(1)
 
-    def _other_run(self, step: int) -> None:
+    def _other_start(self, step: int) -> None:
+        """The start before (after) the reader's place in this log, else that of another run."""
+        state = self.state
+        if state is None or state.merged:
+            self.stoker.say("A merge has no starts.", "warn")
+            return
+
+        def go(found: LogStarts) -> None:
+            words, place = found.first_words, self.body.key or 0
+            beside = [at for at in words if (at - place) * step > 0]
+            if len(words) < 2 or not beside:
+                self._other_run(step, len(words))
+                return
+            at = beside[0] if step > 0 else beside[-1]
+            self.body.go_to(at)
+            self.stoker.say(f"Start {words.index(at) + 1} of {len(words)} in this log.")
+
+        self._ask_starts(go)
+
+    def _other_run(self, step: int, starts: int) -> None:
+        word = "earlier" if step < 0 else "later"
         number = run_number(self._paths[0]) if len(self._paths) == 1 else None
         if number is None:
-            self.stoker.say("This log belongs to no run.", "warn")
+            none = "no start" if starts == 0 else f"no {word} start"
+            self.stoker.say(f"There is {none} in this log, and it belongs to no run.", "warn")
             return
         self._runs = runs_beside(self._paths[0])
         others = [n for n in self._runs if (n - number) * step > 0]
         if not others:
-            word = "earlier" if step < 0 else "later"
             self.stoker.say(f"{self.name_of_unit} has no {word} run.", "warn")
             return
         other = others[-1] if step < 0 else others[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
 from textual.message import Message
@@ -21,6 +21,10 @@ from engine_ctl.logs.view import Choice
 from engine_ctl.logs.view_reader import FOLDED_BYTES, LogReader, State
 from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
 from engine_ctl.model import Snapshot, UnitView
+
+if TYPE_CHECKING:
+    from engine_ctl.logs.index_file import LogFile
+    from engine_ctl.logs.view_starts import LogStarts
 
 _OF_A_SEARCH = ("log_next", "log_previous", "log_matches")
 
@@ -47,6 +51,7 @@ class LogReading(StokerScreen):
         self._selected: str | None = None
         self._runs: tuple[int, ...] = ()
         self._phase = ""
+        self._starts: tuple[LogFile, int, LogStarts] | None = None
         self._before_search: int | None = None
         self._incremental = False
         self._trouble = ""

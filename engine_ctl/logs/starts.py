@@ -9,24 +9,40 @@ from engine_ctl.logs.facts import statements, untagged
 from engine_ctl.logs.lines import Record
 from engine_ctl.model import Cause
 
-_FIRST_WORDS = ("vLLM server version", "vLLM API server version", "non-default args: ")
+FIRST_WORDS = ("vLLM server version", "vLLM API server version", "non-default args: ")
 """What a start says first, in order."""
+
+
+class Starts:
+    """Told what processes say, in order: where another start begins."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._seen: set[str] = set()
+
+    def first(self, message: str) -> bool:
+        """Whether these are a start's first words."""
+        return message.startswith(FIRST_WORDS)
+
+    def again(self, message: str, pid: int | None) -> bool:
+        """Whether the first words of a process are those of another start than before."""
+        words = next(each for each in FIRST_WORDS if message.startswith(each))
+        other = self._pid is not None and pid is not None and pid != self._pid
+        # In a container every start has the same pid: a process says each of these only once.
+        again = other or words in self._seen or bool(words != FIRST_WORDS[-1] and self._seen)
+        if again:
+            self._seen = set()
+        self._seen.add(words)
+        self._pid = pid if pid is not None else self._pid
+        return again
 
 
 def last_start(records: list[Record]) -> list[Record]:
     """The records from the last start on (a log that a restart policy appended to)."""
-    begin, pid = 0, None
-    seen: set[str] = set()
+    begin, starts = 0, Starts()
     for index, record in enumerate(records):
-        words = next((each for each in _FIRST_WORDS if record.message.startswith(each)), None)
-        if words is None:
-            continue
-        other = pid is not None and record.pid is not None and record.pid != pid
-        # In a container every start has the same pid: a process says each of these only once.
-        if other or words in seen or (words != _FIRST_WORDS[-1] and seen):
-            begin, seen = index, set()
-        seen.add(words)
-        pid = record.pid if record.pid is not None else pid
+        if starts.first(record.message) and starts.again(record.message, record.pid):
+            begin = index
     return records[begin:]
 
 

@@ -1,23 +1,18 @@
-"""What a log offers to choose from: its processes, the phases of its start, its first error."""
+"""What a log offers to choose from: its processes, its first error."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from engine_ctl.logs.blocks import BLOCK, lines_of
 from engine_ctl.logs.classify import classify_file
 from engine_ctl.logs.index_file import LogFile
-from engine_ctl.logs.lines import records_of
 from engine_ctl.logs.search import Query
-from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.view import ERROR, Choice, Opened, ViewScan, part
 from engine_ctl.logs.view_remote import answered
-from engine_ctl.model import Phase
 
-_HEAD_BYTES = 8 << 20
 _SMALL_BYTES = 1 << 20
 T = TypeVar("T")
 
@@ -38,28 +33,6 @@ def asked(function: Callable[[LogFile], T], file: LogFile) -> T:
     if file.size < _SMALL_BYTES:
         return function(file)
     return cast(T, answered(_Question(function), (file,)))
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The part of a log that one phase wrote: positions in bytes, `end` None for the rest."""
-
-    phase: Phase
-    start: int
-    end: int | None
-
-
-def phases_of(file: LogFile) -> tuple[Stretch, ...]:
-    """The phases that the log's first 8 MiB tell of, in order."""
-    timeline = StartTimeline()
-    marks: list[tuple[Phase, int]] = [(timeline.phase, 0)]
-    for record in records_of(file.read(0, _HEAD_BYTES)):
-        timeline.take(record)
-        if timeline.phase != marks[-1][0]:
-            marks.append((timeline.phase, record.offset))
-    ends: list[int | None] = [offset for _, offset in marks[1:]]
-    found = zip(marks, [*ends, None], strict=True)
-    return tuple(Stretch(p, at, end) for (p, at), end in found if end is None or end > at)
 
 
 def processes_of(file: LogFile) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from console.widgets.log_view import MOST_COPIED, LogLines
 from engine_ctl.logs import view_remote
 from engine_ctl.logs.search import Query
 from tests.console import answers, fakes
+from tests.console.test_deck import painted
 
 CPU = Path(__file__).parents[1] / "data" / "recordings" / "cpu-vllm-0.32.0"
 Until = Callable[[Any, Callable[[], object]], Awaitable[None]]
@@ -328,6 +329,22 @@ async def test_runs_of_the_unit(until: Until, tmp_path: Path) -> None:
         assert "no earlier run" in view.title("said")
         await view.press("right_curly_bracket", "right_curly_bracket")
         assert view.seen()[0].endswith("line 50")
+
+
+async def test_starts_in_one_log(until: Until, tmp_path: Path) -> None:
+    data = (CPU / "killcore.log").read_bytes()
+    log = tmp_path / "foreign.log"
+    log.write_bytes(data + data.replace(b"pid=24448", b"pid=777"))
+    async with opened(until, log) as view:
+        for said in ("Start 2 of 2", "Start 1 of 2", "no earlier start"):
+            await view.press("left_curly_bracket")
+            assert said in view.title("said")
+        assert "APIServer" in view.under_cursor
+        await view.press("right_curly_bracket")
+        assert "Start 2 of 2" in view.title("said")
+        await view.pilot.press("P")
+        await until(view.pilot, lambda: "start 2  ready" in painted(view.app))
+        await view.pilot.press("escape")
 
 
 async def test_a_new_run_is_followed(until: Until, tmp_path: Path) -> None:
