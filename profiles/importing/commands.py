@@ -17,8 +17,10 @@ _POWERSHELL = re.compile(r"`[ \t]*$|\$env:\w|^\s*\$\w+\s*=\s|^\s*\$\w+\s*=\s*@\(
 
 def import_script(draft: Draft, text: str) -> None:
     """Read a shell text (POSIX, fish or PowerShell) into the draft."""
-    if re.search(r"\^[ \t]*\n", text) and not re.search(r"\\[ \t]*\n", text):
-        text = re.sub(r"\^[ \t]*\n", " ", text)
+    carets = _carets(text)
+    if carets and not re.search(r"\\[ \t]*\n", text):
+        for begun, ended in reversed(carets):
+            text = text[:begun] + " " + text[ended:]
         text = re.sub(r"%([A-Za-z_]\w*)%", r"${\1}", text)
     powershell = bool(_POWERSHELL.search(text)) and not re.search(r"\\[ \t]*$", text, re.M)
     scheduled = [m[1].strip() for m in re.finditer(r"^#(?:SBATCH|PBS|BSUB)\b(.*)$", text, re.M)]
@@ -48,6 +50,15 @@ def import_script(draft: Draft, text: str) -> None:
         draft.preload_words = daemons[0].words
         draft.env |= {k: v for k, v in daemons[0].env.items() if k not in draft.env}
     _engine(draft, engine)
+
+
+def _carets(text: str) -> list[tuple[int, int]]:
+    """The line ends that cmd.exe continues, `^` before them; not those inside quotes."""
+    out: list[tuple[int, int]] = []
+    for match in re.finditer(r"'[^']*'|\"[^\"]*\"|\^[ \t]*\n", text):
+        if match[0][0] == "^":
+            out.append(match.span())
+    return out
 
 
 def _engine(draft: Draft, engine: Invocation) -> None:

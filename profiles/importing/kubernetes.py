@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine_ctl.errors import Usage
+from profiles.importing.charts import ChartContainer, chart_container
 from profiles.importing.container import entry_command, restart_policy, take_environment
 from profiles.importing.documents import load_all, plain
 from profiles.importing.draft import Draft
@@ -22,6 +23,11 @@ Path = tuple[str | int, ...]
 def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> None:
     """Read the vLLM container of a manifest into the draft. Raises Usage when there is none."""
     documents = load_all(text)
+    for document in documents:
+        made = chart_container(document, container)
+        if made is not None:
+            _chart(draft, made, document)
+            return
     found: list[tuple[int, Path, dict[str, Any]]] = []
     for place, document in enumerate(documents):
         found += [(place, path, body) for path, body in containers(document)]
@@ -61,6 +67,18 @@ def import_kubernetes(draft: Draft, text: str, container: str | None = None) -> 
     draft.note(f"the {', '.join(kinds)} around the container; an export writes it again")
 
 
+def _chart(draft: Draft, made: ChartContainer, document: dict[str, Any]) -> None:
+    """A chart's engine; the values are kept, an export is a Deployment of its own."""
+    _mounts(draft, made.body, {"volumes": made.volumes})
+    draft.ports = _host_ports(made.body, None)
+    _container(draft, made.body)
+    draft.name = draft.name or made.name
+    draft.origin["chart"] = {"name": made.chart, "values": masked(document)}
+    draft.note(f"values of the {made.chart} chart: read as the engine that it starts")
+    for text in made.left:
+        draft.note(text)
+
+
 def containers(document: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every container of a document with its path: a pod template's, or a bare one."""
     if not isinstance(document, dict):
@@ -93,6 +111,8 @@ def _runs_vllm(body: dict[str, Any]) -> bool:
     if re.search(r"\bvllm\s+preload\b", words):
         return False
     image = body.get("image")
+    if str(_format(body)).lower() == "vllm":
+        return True
     return bool(
         re.search(r"\bvllm\s+serve\b|vllm\.entrypoints\b", words)
         or (
@@ -100,6 +120,12 @@ def _runs_vllm(body: dict[str, Any]) -> bool:
             and not re.search(r"exporter|router|lmcache-server", str(image))
         )
     )
+
+
+def _format(body: dict[str, Any]) -> Any:
+    """KServe's model format: its serving runtime gives the command and the image."""
+    found = body.get("modelFormat")
+    return found.get("name") if isinstance(found, dict) else None
 
 
 def _list(value: Any) -> list[Any]:
@@ -122,7 +148,11 @@ def _container(draft: Draft, body: dict[str, Any]) -> None:
         draft.note(f"{key}: {plain(value)}")
     _gpus(draft, body)
     command = _words(body.get("command"), known)
-    entry_command(draft, command or None, _words(body.get("args"), known))
+    words = _words(body.get("args"), known)
+    uri = str(body.get("storageUri") or "")
+    if _format(body) is not None and uri.startswith("hf://") and not command:
+        words = [literal(uri.removeprefix("hf://")), *words]
+    entry_command(draft, command or None, words)
 
 
 def _host_ports(body: dict[str, Any], pod: Any) -> list[Any]:

@@ -66,6 +66,8 @@ def _yaml_kind(text: str, keys: list[str]) -> str | None:
         return "kubernetes"
     if "services" in keys:
         return "compose"
+    if {"servingEngineSpec", "modelArtifacts"} & set(keys):
+        return "kubernetes"
     schema = shipped()
     known = [key for key in keys if schema.find(key) or schema.negated(key)]
     if len(known) * 2 > len(keys):

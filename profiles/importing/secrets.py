@@ -31,7 +31,8 @@ ARGUMENT_ENV = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN", "seed_token":
 
 def is_secret(name: str) -> bool:
     """Whether a variable, option or key of this name holds a secret."""
-    plain = name.lstrip("-").replace("-", "_").replace(".", "_")
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-"))
+    plain = plain.replace("-", "_").replace(".", "_")
     return bool(_SECRET.search(plain)) and not _NOT_SECRET.search(plain)
 
 

@@ -518,3 +518,10 @@ def test_what_a_cluster_is_asked_for_is_said() -> None:
         "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH -t 1:00:00 \nsrun vllm serve org/m -tp 4\n"
     )
     assert "the cluster's scheduler: --gres=gpu:4 -t 1:00:00" in found.unrepresented
+
+
+def test_a_caret_ends_a_line_of_cmd_only_outside_quotes() -> None:
+    found = import_profile("vllm serve %MODEL% ^\n  --max-num-seqs 4 ^ \n  --port 8001\n")
+    assert (found.profile.model, found.profile.port) == ("${MODEL}", 8001)
+    quoted = import_profile("vllm serve org/m --chat-template 'a ^\n b'\n")
+    assert quoted.profile.args == {"chat_template": "a ^\n b"}
