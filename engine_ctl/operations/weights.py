@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime, wait_ready
 from engine_ctl.operations.pruning import prune
+from engine_ctl.operations.weights_room import room_problem_for
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.lifecycle import Wanted
@@ -104,7 +106,12 @@ def asked_of(
         by=ctx.by,
         support=lambda method: quantization_for(ctx, runtime, method),
     )
-    return asked, runtime
+
+    def room(record: records.WeightsRecord, replacing: str | None) -> str | None:
+        devices = {key.device for key in record.keys if key.device is not None}
+        return room_problem_for(ctx, asked, devices, replacing)
+
+    return replace(asked, room=room), runtime
 
 
 def other_daemons(ctx: Context, keys: Sequence[records.RankKey]) -> list[str]:

@@ -16,6 +16,7 @@ from engine_ctl.hardware.visible import visible
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import wait_ready
 from engine_ctl.operations.weights import asked_of, beginner, checker, say_begun
+from engine_ctl.operations.weights_room import room_problem_for
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
 from engine_ctl.weights import content, daemons, layout, records, sights
@@ -74,7 +75,7 @@ def daemon_ahead(
     held = _held(ctx, asked, runtime, wanted)
     if held is not None:
         return DaemonAhead(Way.SHARED if held.ready else Way.WAITED_FOR, sight=held)
-    why = _no_room(asked, runtime) if live is not None else None
+    why = room_problem_for(ctx, asked) if live is None else _no_room(asked, runtime)
     return DaemonAhead(Way.MADE) if why is None else DaemonAhead(Way.NO_ROOM, why)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise.orphans import owners
 from engine_ctl.swap.starting import Prepared
 from engine_ctl.swap.weighing import Weighed, features_for
-from engine_ctl.weights import layout
+from engine_ctl.weights import layout, sockets
+from engine_ctl.weights.records import WeightsRecord
 from engine_ctl.weights.refusals import CacheFeatures, budget
 from profiles.argv import serve_arguments
 from profiles.model import Profile
@@ -96,7 +97,11 @@ def memory_ahead(
     whose = owners(ctx.store)
     by_uuid = {gpu.uuid: gpu for gpu in readings}
     daemon = weighed.record.daemon if weighed is not None and weighed.record is not None else None
-    devices = [_device(by_uuid[uuid], whose, live, mapped, daemon) for uuid in wanted]
+    if daemon is not None:
+        mine = {pid for pid, run in whose.items() if run == daemon}
+    else:
+        mine = strange_daemon(weighed.record) if weighed is not None else set()
+    devices = [_device(by_uuid[uuid], whose, live, mapped, mine) for uuid in wanted]
     return tuple(need(d, utilization, features) for d in devices if d is not None)
 
 
@@ -187,21 +192,18 @@ def _device(
     whose: Mapping[int, str],
     live: Run | None,
     mapped: bool,
-    daemon: str | None,
+    daemon: Collection[int],
 ) -> Device | None:
     if gpu.usable is None or gpu.free is None or gpu.unified:
         return None
     returned, weights, known = 0, 0, True
     own = held = False
     for process in gpu.processes or ():
-        run = whose.get(process.pid)
-        if run is None:
-            continue
-        if live is not None and run == live.id:
+        if live is not None and whose.get(process.pid) == live.id:
             own = True
             known = known and process.bytes is not None
             returned += process.bytes or 0
-        elif mapped and run == daemon:
+        elif mapped and process.pid in daemon:
             held = process.bytes is not None
             weights += max(0, (process.bytes or 0) - CONTEXT_BYTES)
     # An engine that moves to other GPUs gives nothing back here; one that is not listed at all
@@ -214,6 +216,13 @@ def _device(
         returned=None if lost or not known else returned,
         weights=weights if held else None if mapped else 0,
     )
+
+
+def strange_daemon(record: WeightsRecord | None) -> set[int]:
+    """Pids of a daemon's ranks that are not ours, at the sockets that the start will map from."""
+    paths = () if record is None else record.sockets
+    pids = (sockets.look(path, strict=False).lock_pid for path in paths)
+    return {pid for pid in pids if pid is not None}
 
 
 def _unnamed(gpu: GpuReading, whose: Mapping[int, str]) -> list[int]:

@@ -38,7 +38,8 @@ Begin = Callable[[Run], object]
 class Asked:
     """A daemon that is to be started: its unit, profile (with a health port) and runtime.
     `features` None: not asked, the version's refusals are left to vLLM. `support` says whether a
-    quantization method's layers take pre-processed weights."""
+    quantization method's layers take pre-processed weights, `room` why those of a planned record
+    surely do not fit (with the run of the daemon that makes place for it)."""
 
     unit: str
     profile: Profile
@@ -47,6 +48,7 @@ class Asked:
     features: refusals.CacheFeatures | None = None
     by: str = ""
     support: Callable[[str], refusals.QuantizationSupport] | None = None
+    room: Callable[[WeightsRecord, str | None], str | None] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -95,7 +97,7 @@ def plan(
     for facts in looks.values():
         _refuse_directory(facts)
     section = asked.profile.preload
-    return WeightsRecord(
+    record = WeightsRecord(
         keys=list(keys),
         content=_content(asked.profile, asked.env, None),
         draft=_draft_content(asked.profile, asked.env, None)
@@ -106,6 +108,11 @@ def plan(
         health_port=section.health_port if section else None,
         note=str(answer.get("keys_note") or ""),
     )
+    gone = replacing.run.id if replacing is not None and replacing.alive else None
+    problem = asked.room(record, gone) if asked.room is not None else None
+    if problem:
+        raise Failed(f"{asked.unit}: {problem}")
+    return record
 
 
 def start(store: Store, asked: Asked, check: Check, begin: Begin = launch) -> Run:

@@ -76,11 +76,13 @@ class Ahead:
     verdict: Verdict = Verdict.MAPPED
     daemon: str | None = "a-weights/1"
     owners: dict[int, str] = field(default_factory=lambda: {6845: "a-weights/1", 7016: "a/1"})
+    strange: set[int] = field(default_factory=set)
 
     def needs(self, monkeypatch: pytest.MonkeyPatch, live: Any) -> tuple[MemoryNeed, ...]:
         from profiles.model import Profile
 
         monkeypatch.setattr(room, "owners", lambda _: self.owners)
+        monkeypatch.setattr(room, "strange_daemon", lambda _: self.strange)
         monkeypatch.setattr(room, "features_for", lambda *_: NEW)
         monkeypatch.setattr(room, "_exists", lambda _: False)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -92,7 +94,7 @@ class Ahead:
         )
         weighed: Any = SimpleNamespace(
             forecast=SimpleNamespace(verdict=self.verdict),
-            record=SimpleNamespace(daemon=self.daemon),
+            record=SimpleNamespace(daemon=self.daemon, sockets=()),
         )
         recorded = json.loads((DATA / "daemon_and_engine.json").read_text())
         source = NvmlSource(RecordedNvml(recorded))
@@ -117,6 +119,9 @@ LIVE = SimpleNamespace(id="a/1")
         (Ahead(0.85, Verdict.FALLBACK), LIVE, True),
         # A daemon that is not ours: nobody says how much of the use is its weights.
         (Ahead(0.92, daemon=None), LIVE, None),
+        # Its ranks' locks say who they are: as for one of ours.
+        (Ahead(0.92, daemon=None, strange={6845}), LIVE, True),
+        (Ahead(0.92, daemon=None, strange={6845}), None, False),
         # The driver names pids of another namespace.
         (Ahead(0.92, owners={}), LIVE, None),
     ],

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pwd
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +24,7 @@ from engine_ctl.weights.records import RankKey, WeightsRecord
 from engine_ctl.weights.strangers import Stranger, strangers
 from profiles.model import Profile
 from tests.standin.observed import Written, recorded_log
-from tests.standin.ranks import RANK
+from tests.standin.ranks import serving
 from tests.standin.rig import dirs_in
 
 
@@ -40,18 +37,6 @@ def directory() -> Iterator[Path]:
 def path_in(directory: Path, device: str, role: str = "") -> str:
     name = hashlib.md5(device.encode(), usedforsecurity=False).hexdigest()
     return str(directory / f"vllm_weight_cache_{name}{role}.sock")
-
-
-@contextlib.contextmanager
-def serving(path: str, **env: str) -> Iterator[int]:
-    argv = [sys.executable, "-I", "-S", "-c", RANK, path, "vllm", "preload", "--model", "acme/8b"]
-    started = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **env})
-    with started as process:
-        try:
-            assert process.stdout is not None and process.stdout.readline() == b"up\n"
-            yield process.pid
-        finally:
-            process.kill()
 
 
 def here(directory: Path, ours: tuple[str, ...] = ()) -> list[Stranger]:
