@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,8 +69,9 @@ def _set_aside(path: Path) -> Path:
 
 def find(run: Run) -> RunIdentity | None:
     """The run's shim and leader among the processes: the shim by its command line, the leader as
-    its child or by the run's mark. None when there is no leader. Without a shim, the leader stands
-    in its place with a start time that no process has."""
+    its child, by the run's mark, or as one that writes its output into the run's log (an engine may
+    have overwritten its environment, and a standby's fork has another mark). None when there is no
+    leader. Without a shim, the leader stands in its place with a start time that no process has."""
     processes = {
         pid: proc
         for pid, proc in procs.table().items()
@@ -78,12 +80,16 @@ def find(run: Run) -> RunIdentity | None:
     directory = str(run.dir)
     shims = {pid: words for pid in processes if (words := _words_of_shim(pid, directory))}
     shim = next((processes[pid] for pid in shims), None)
-    marked = [proc for proc in processes.values() if _is_marked(proc.pid, directory)]
+    log = _log_of(run)
+    marked = [
+        proc
+        for proc in processes.values()
+        if _is_marked(proc.pid, directory) or (log is not None and _writes(proc.pid, log))
+    ]
     pids = {proc.pid for proc in marked}
     heads = [proc for proc in marked if proc.ppid not in pids]
     if shim is not None and b"--watch" not in shims[shim.pid]:
         children = [proc for proc in processes.values() if proc.ppid == shim.pid]
-        # An engine that has overwritten its environment, or a standby's fork, has no such mark.
         heads = [proc for proc in children if proc.pid in pids] or children or heads
     leader = min(heads, key=_age, default=None)
     if leader is None:
@@ -110,6 +116,29 @@ def _is_marked(pid: int, directory: str) -> bool:
     mark = procs.run_dir_of(pid)
     # The state directory may have been moved, with a link in its old place.
     return mark is not None and directory in (mark, os.path.realpath(mark))
+
+
+def _log_of(run: Run) -> os.stat_result | None:
+    try:
+        info = run.log.stat()
+    except OSError:
+        return None
+    return info if stat.S_ISREG(info.st_mode) else None
+
+
+def _writes(pid: int, log: os.stat_result) -> bool:
+    """Whether the process has the very file as its standard output or error, to append to."""
+    for number in (1, 2):
+        try:
+            if not os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), log):
+                continue
+            info = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+        except OSError:
+            continue
+        flags = next((x.split()[1] for x in info.splitlines() if x.startswith("flags:")), "0")
+        if int(flags, 8) & os.O_APPEND and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+            return True
+    return False
 
 
 def _words_of_shim(pid: int, directory: str) -> list[bytes]:

@@ -30,11 +30,11 @@ from engine_ctl.operations.listing import ps
 from engine_ctl.state import events
 from engine_ctl.state.records import RunIdentity
 from engine_ctl.state.store import Run, Store
-from engine_ctl.supervise import launch, liveness, orphans, procs
+from engine_ctl.supervise import launch, liveness, orphans, procs, recover
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import Step, stop
 from profiles.model import EnvRef, Stop
-from tests.standin.rig import PATIENT, QUICK, Rig, free_port, restart, rig, says, until
+from tests.standin.rig import PATIENT, QUICK, TREE, Rig, free_port, restart, rig, says, until
 
 __all__ = ["rig"]
 
@@ -724,9 +724,18 @@ def test_a_damaged_record_of_the_unit_does_not_keep_an_engine_up(rig: Rig, name:
     assert [row["unit"] for row in ps(ctx)["units"]] == ["other"]
 
 
+# As an engine that has overwritten its environment, with titles of its processes for example.
+UNMARKED = ("/usr/bin/env", "-u", "STOKER_RUN_DIR", sys.executable, "-I", "-S", str(TREE))
+
+
+@pytest.mark.parametrize("words", [(), UNMARKED])
 @pytest.mark.parametrize("shim", ["its own", "another", "none"])
-def test_an_engine_with_a_damaged_identity_is_found_and_stopped(rig: Rig, shim: str) -> None:
-    run, other = rig.start(children=2), rig.start(unit="other")
+def test_an_engine_with_a_damaged_identity_is_found_and_stopped(
+    rig: Rig, shim: str, words: tuple[str, ...]
+) -> None:
+    how = {"argv": [*words, "--children", "2"]} if words else {}
+    run, other = rig.start(children=2, **how), rig.start(unit="other")
+    assert bool(marked(run)) == (not words)
     ctx, who = Context(rig.dirs), run.identity()
     assert who is not None
     if shim != "its own":
@@ -740,8 +749,24 @@ def test_an_engine_with_a_damaged_identity_is_found_and_stopped(rig: Rig, shim: 
     record, found = run.exit(), run.identity()
     assert record is not None and record.requested and found is not None
     assert found.leader == who.leader and marked(run) == []
+    left = [proc for pid in rig.pids(run).values() if (proc := procs.look(pid)) is not None]
+    assert all(proc.state in "ZX" for proc in left)
     assert rig.life(run) is Life.EXITED and rig.life(other) is Life.RUNNING
     assert lifecycle.remove(ctx, "demo")["removed"]
+
+
+def test_who_reads_the_log_is_none_of_the_run(rig: Rig) -> None:
+    run = rig.start()
+    stop(run)
+    (run.dir / "identity.json").write_text("{")
+    with run.log.open("r+b") as log:
+        reader = subprocess.Popen(["sleep", "1000"], stdin=log, stdout=log)
+    try:
+        assert recover.find(run) is None
+    finally:
+        reader.kill()
+        reader.wait()
+        (run.dir / "identity.json").unlink()
 
 
 def test_a_damaged_identity_without_a_process_is_told(rig: Rig) -> None:
