@@ -7,10 +7,11 @@ import importlib
 import io
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
+from console import terminal
 from engine_ctl.errors import StokerError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -109,9 +110,11 @@ def stoker(ctx: click.Context, unit: str | None) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Entry point: errors are one line on stderr, exit codes as in engine_ctl.errors."""
     for stream in (sys.stdout, sys.stderr):
-        # Not every locale has a dash or an arrow: what it lacks becomes a question mark.
+        # Not every locale has a dash or an arrow.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=terminal.NEAREST)
+    if sys.stdout is not None and sys.stdout.isatty():
+        sys.stdout = cast(TextIO, terminal.Terminal(sys.stdout))
     sys.exit(_with_output(run(sys.argv[1:] if argv is None else argv)))
 
 
@@ -141,7 +144,7 @@ def run(argv: list[str]) -> int:
         result: Any = stoker.main(args=argv, prog_name="stoker", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except StokerError as error:
-        print(f"stoker: {error}", file=sys.stderr)
+        print(f"stoker: {terminal.shown(str(error))}", file=sys.stderr)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
