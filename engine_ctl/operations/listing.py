@@ -12,6 +12,7 @@ from engine_ctl.observe import sweeps
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.leftovers import leftovers, words
+from engine_ctl.operations.reaping import of_an_original
 from engine_ctl.operations.resuming import resume_in_background
 from engine_ctl.operations.runs import adopt_orphans
 from engine_ctl.state.store import Run
@@ -34,6 +35,7 @@ def ps(ctx: Context, units: tuple[str, ...] = ()) -> dict[str, Any]:
             *found.problems,
             *(sweeps.words(view.unit, view.sweep) for view in found.units if view.sweep),
             *map(words, left),
+            *filter(None, [of_an_original(ctx)]),
         ],
     }
 

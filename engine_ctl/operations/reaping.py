@@ -17,8 +17,8 @@ def orphans(ctx: Context) -> list[Orphan]:
 
 
 def of_an_original(ctx: Context) -> str:
-    """One line when this state directory is a copy of one whose runs live: they are not touched
-    from here. "" when it is none."""
+    """One line when this state directory is a copy of one whose runs live, and where those are
+    ended: they are not touched from here. "" when it is none."""
     for unit in ctx.store.list_units().units:
         run = ctx.store.current(unit.unit)
         with suppress(CorruptRecord):

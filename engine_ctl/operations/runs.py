@@ -112,7 +112,7 @@ def _tell_lost(ctx: Context, run: Run) -> None:
     if (run.dir / TOLD).exists():
         return
     life = liveness.look(run)
-    if life.life is not Life.LOST or life.facts.identity is None:
+    if life.life is not Life.LOST or life.facts.identity is None or life.facts.original:
         return
     if run.first(TOLD):
         severity = "warning" if life.facts.request is not None else "error"

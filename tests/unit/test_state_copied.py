@@ -14,6 +14,8 @@ from engine_ctl.model import Phase
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations import lifecycle, reaping
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.listing import ps
+from engine_ctl.state import events
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import copies, procs
 from engine_ctl.supervise.liveness import Life
@@ -57,6 +59,8 @@ def test_nothing_of_the_original_is_ended_from_a_copy(rig: Rig, tmp_path: Path, 
     assert copies.original(run, run.identity()) == ""
     assert marked(run) == pids and not (run.dir / "request.json").exists()
     assert not (copied.dir / "request.json").exists()
+    (problem,) = ps(ctx)["problems"]
+    assert told in problem and events.last(copy.dirs, 10, unit="demo") == []
     view = snapshot_once(copy.dirs, ["demo"]).units[0]
     assert view.phase is Phase.LOST and "is a copy" in view.note
     assert lifecycle.remove(ctx, "demo")["removed"]
