@@ -46,7 +46,7 @@ def has_run(unit: UnitView) -> bool:
 
 
 def explainable(unit: UnitView) -> bool:
-    ended = unit.phase in (Phase.FAILED, Phase.LOST, Phase.EXITED)
+    ended = unit.phase in (Phase.FAILED, Phase.LOST)
     return ended or unit.cause is not None or unit.verdict is Verdict.FALLBACK
 
 

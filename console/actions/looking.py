@@ -77,7 +77,7 @@ LOOK: tuple[Action, ...] = (
         "The points of a sweep, or benches, side by side: best, noise, goal, charts.",
         command="compare",
         allowed=when.tunable,
-        rank=56,
+        rank=31,
     ),
     _unit(
         "hints",

@@ -12,7 +12,7 @@ from textual.screen import Screen
 
 from console.view import layout, machine
 from console.view.deck import field_keys, filtered, footers, said
-from console.view.spans import Item, Line, Span, clean, clip_line, line, spread
+from console.view.spans import Item, Line, Span, clean, clip_line, line, spread, width
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
@@ -177,13 +177,16 @@ class DetailScreen(StokerScreen):
             left += [Span(clean(unit.unit), "bold"), Span(f"  {clean(unit.profile)}", "muted")]
         if self.word:
             left += [Span("  filter ", "muted"), Span(clean(self.word), "match")]
-        keys: list[Span] = []
-        for key, title, action in self.KEYS:
-            keys += [Span(key, "key", action), Span(f" {title}  ", "foot", action)]
+        last: list[Span] = [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
         if self.PER_UNIT:
-            keys += [Span("[ ]", "key"), Span(" unit  ", "foot")]
-        keys += [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
-        return spread(left, keys, cells)
+            last = [Span("[ ]", "key"), Span(" unit  ", "foot"), *last]
+        keys: list[Span] = []
+        room = cells - min(width(left), 24) - 1
+        for key, title, action in self.KEYS:
+            more = [Span(key, "key", action), Span(f" {title}  ", "foot", action)]
+            if width((*keys, *more, *last)) <= room:
+                keys += more
+        return spread(left, (*keys, *last), cells)
 
     def _ask_if_new(self, unit: UnitView | None) -> None:
         stamp = self.stamp(unit)

@@ -60,7 +60,13 @@ class DeckScreen(StokerScreen):
         strip = deck.event_strip(snapshot, self.stoker.message, cells, max(2, height // 8))
         table = self.lines("units")
         rows = layout.share(
-            height, len(shown), len(alarms), len(table.text), len(strip), hint is not None
+            height,
+            len(shown),
+            len(alarms),
+            len(table.text),
+            len(strip),
+            hint is not None,
+            unit is not None,
         )
         self._put("machine", shown, rows.machine)
         self._put("alerts", alarms, rows.alerts)
@@ -85,7 +91,8 @@ class DeckScreen(StokerScreen):
     def _show_units(self, snapshot: Snapshot, cells: int) -> None:
         table = self.lines("units")
         if not snapshot.units:
-            table.set_lines(units.empty(bool(snapshot.runtimes), cells))
+            rows = self.size.height - layout.AROUND_NOTHING
+            table.set_lines(units.empty(bool(snapshot.runtimes), cells - 1, rows))
             return
         longest = max(len(unit.unit) for unit in snapshot.units)
         self._name_cells = max(self._name_cells, longest)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from console.screens.base import DetailScreen
 from console.view import events
 from console.view.spans import Item, Line, Span, clean, spread
+from console.widgets.lines import Lines
 from engine_ctl.errors import Usage
 from engine_ctl.model import Snapshot, UnitView
 from engine_ctl.state import event_filter
@@ -45,7 +46,13 @@ class EventsScreen(DetailScreen):
         only = self.wanted()[0]
         if only is not None:
             found = [event for event in found if only.matches(event)]
-        return events.items(found, snapshot.at, cells) if found or not self.word else ()
+        if not found and self.word:
+            return ()
+        return events.items(found, snapshot.at, cells, self.lines("body").key)
+
+    def on_lines_moved(self, message: Lines.Moved) -> None:
+        message.stop()
+        self.again()
 
     def narrowed(self, items: Sequence[Item]) -> list[Item]:
         return list(items)

@@ -71,7 +71,7 @@ def stacked(parts: Sequence[Part], total: float, cells: int) -> Line:
         fill = _FILL.get(part.style, " ")
         edge = "▏" if room > 1 and cell_len(label) < room else ""
         rest = room - cell_len(edge) - cell_len(label)
-        gap = " " if label and rest > 1 else ""
+        gap = " " if label and rest else ""  # one stroke behind a figure would read as a digit
         text = edge + label + gap + fill * (rest - len(gap))
         spans.append(Span(text, f"bar-{part.style}", part.action, part.target))
     left = cells - sum(cell_len(span.text) for span in spans)

@@ -57,7 +57,7 @@ def _stop(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
     if load and (load.running or load.waiting):
         found.append(
             (
-                f"{n.count(load.running)} requests running and {n.count(load.waiting)} waiting",
+                f"{n.counted(load.running, 'request')} running and {n.count(load.waiting)} waiting",
                 "warn",
             )
         )
@@ -90,18 +90,17 @@ def _does(names: Sequence[str], one: str, several: str) -> str:
 def _undo(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
     found = [("the engine that runs now drains and stops first", "")]
     if unit.load and unit.load.running:
-        found.insert(0, (f"{n.count(unit.load.running)} requests in flight", "warn"))
+        found.insert(0, (f"{n.counted(unit.load.running, 'request')} in flight", "warn"))
     return found
 
 
 def _bench(unit: UnitView, snapshot: Snapshot | None) -> list[tuple[str, str]]:
     found = [("requests of the profile's bench go to the running engine", "")]
     if unit.load and unit.load.running:
-        count = n.count(unit.load.running)
-        found.insert(
-            0,
-            (f"{count} requests of others are running: they slow down, so does the bench", "warn"),
-        )
+        count = n.counted(unit.load.running, "request")
+        run, slow = ("runs", "it slows") if unit.load.running == 1 else ("run", "they slow")
+        text = f"{count} of others {run}: {slow} down, so does the bench"
+        found.insert(0, (text, "warn"))
     return found
 
 
@@ -136,7 +135,8 @@ def apply(unit: UnitView, fixes: Sequence[Fix]) -> list[Line]:
 
 def reap(texts: Sequence[str], pids: Sequence[int]) -> list[Line]:
     """The question before orphans are ended."""
-    lines: list[Line] = [line(Span(f"End {len(pids)} orphaned process(es)?", "bold")), ()]
+    what = "1 orphaned process" if len(pids) == 1 else f"{len(pids)} orphaned processes"
+    lines: list[Line] = [line(Span(f"End {what}?", "bold")), ()]
     lines += [_bullet(text, "") for text in texts]
     lines.append(_bullet("identity is checked again before each signal", "ok"))
     return lines

@@ -7,11 +7,24 @@ from collections.abc import Sequence
 
 from console.actions import Action, allowed_now
 from console.view import numbers as n
-from console.view.spans import Item, Line, Span, clean, clip_line, fold, line, spread, width
+from console.view.spans import (
+    Item,
+    Line,
+    Span,
+    clean,
+    clip_line,
+    clip_middle,
+    fold,
+    line,
+    pad,
+    spread,
+    width,
+)
 from engine_ctl.model import Event, Snapshot, UnitView
 
 _SEVERITY = {"error": "error", "warning": "warn"}
 _ROUTE = re.compile(r"\] Route: /\S*, Methods: ")
+_ACCESS = re.compile(r' - "([A-Z]+ \S+) HTTP/[\d.]+" (\d{3})')
 _SAID_ROWS = 4
 _PREFIX = re.compile(r"^\((?P<who>[\w./-]+)(?: pid=\d+)?\)\s*")
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING)\b")
@@ -20,11 +33,13 @@ _HEAD = re.compile(
 )
 
 
-def event_line(event: Event, now: float, cells: int, label: str = "") -> Line:
-    """`14:01:52  chat-8b  swapped … (who)`."""
+def event_line(event: Event, now: float, cells: int, label: str = "", widest: int = 0) -> Line:
+    """`14:01:52  chat-8b  swapped … (who)`; texts begin beneath each other behind names of up to
+    `widest` cells."""
     style = _SEVERITY.get(event.severity, "")
     sign = {"error": "✗ ", "warning": "⚠ "}.get(event.severity, "")
-    unit = f"{clean(event.unit)} " if event.unit else ""
+    name = clip_middle(clean(event.unit or ""), max(widest, 8))
+    unit = f"{pad(name, widest)} " if widest or name else ""
     by = f"  {clean(event.by)}" if event.by else ""
     return clip_line(
         line(
@@ -43,9 +58,12 @@ def event_strip(snapshot: Snapshot, message: Line | None, cells: int, rows: int)
     lines = said(message, cells)
     above = len(lines)
     newest = sorted(snapshot.events, key=lambda event: event.at, reverse=True)
-    for event in newest[: max(rows - len(lines), 0)]:
+    newest = newest[: max(rows - len(lines), 0)]
+    names = [len(event.unit or "") for event in newest]
+    widest = min(max(names, default=0), 14 if cells < 100 else 20)
+    for event in newest:
         label = " events" if len(lines) == above else ""
-        lines.append(event_line(event, snapshot.at, cells, label))
+        lines.append(event_line(event, snapshot.at, cells, label, widest))
     return lines
 
 
@@ -58,7 +76,7 @@ def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
     """The rule above the log tail: whose log it is, and how to open the whole."""
     if unit is None:
         return ()
-    run = clean(unit.run or "no run yet")
+    run = clip_middle(clean(unit.run or "no run yet"), max(cells - 30, 12))
     left = (
         Span(" log ", "title"),
         Span(f"{run} ", "bold"),
@@ -69,10 +87,20 @@ def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
 
 
 def tail(lines: Sequence[str], cells: int) -> list[Line]:
-    """The end of a log. The route list, which says nothing new, is one line."""
+    """The end of a log. The route list, which says nothing new, is one line, and so are answers
+    to requests that are alike and follow each other."""
     found: list[Line] = []
-    routes = 0
+    routes = alike = 0
     for index, text in enumerate(lines):
+        asked = _asked(text)
+        if asked and index + 1 < len(lines) and _asked(lines[index + 1]) == asked:
+            alike += 1
+            continue
+        if alike:
+            count = Span(f"  × {n.count(alike + 1)}", "accent")
+            found.append((*log_line(text, cells - len(count.text)), count))
+            alike = 0
+            continue
         if _ROUTE.search(text):
             routes += 1
             if index + 1 < len(lines) and _ROUTE.search(lines[index + 1]):
@@ -83,6 +111,12 @@ def tail(lines: Sequence[str], cells: int) -> list[Line]:
         else:
             found.append(log_line(text, cells))
     return found
+
+
+def _asked(text: str) -> tuple[str, str] | None:
+    """Method and path, and the status, of a line that tells of a request; None for others."""
+    found = _ACCESS.search(text)
+    return (found[1], found[2]) if found else None
 
 
 def log_line(text: str, cells: int) -> Line:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.view.numbers import wall
-from console.view.spans import Item, Span, clean, clip_line, line, pad
+from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, line, pad, wrap
 from engine_ctl.model import Event
 
 _SIGN = {"error": ("✗", "error"), "warning": ("⚠", "warn")}
 
 
-def items(events: Sequence[Event], now: float, cells: int) -> list[Item]:
-    """One selectable item an event."""
+def items(
+    events: Sequence[Event], now: float, cells: int, selected: str | None = None
+) -> list[Item]:
+    """One selectable item an event; the selected one is there in full."""
     if not events:
         return [Item(None, ((), line(Span("  Nothing happened yet.", "muted"))))]
     found: list[Item] = []
@@ -27,9 +29,19 @@ def items(events: Sequence[Event], now: float, cells: int) -> list[Item]:
         spans = (
             Span(f" {sign} ", style),
             Span(wall(event.at, "%H:%M:%S") + " ", "muted"),
-            Span(pad(clean(event.unit or ""), widest) + " ", "bold"),
+            Span(pad(clip_middle(clean(event.unit or ""), widest), widest) + " ", "bold"),
             Span(clean(event.text), style if style != "muted" else ""),
             Span(f"   {clean(event.by)}" if event.by else "", "muted"),
         )
-        found.append(Item(f"{event.at}/{len(events) - index}", (clip_line(spans, cells),)))
+        key = f"{event.at}/{len(events) - index}"
+        found.append(Item(key, (clip_line(spans, cells), *_rest(event, key == selected, cells))))
     return found
+
+
+def _rest(event: Event, selected: bool, cells: int) -> list[Line]:
+    """What did not fit, beneath."""
+    by = f"  ({clean(event.by)})" if event.by else ""
+    whole = f"{clean(event.unit or '')}: {clean(event.text)}{by}".removeprefix(": ")
+    if not selected or len(whole) + 14 <= cells:
+        return []
+    return [line(Span(" " * 13 + text, "muted")) for text in wrap(whole, max(cells - 14, 20))]

@@ -63,9 +63,10 @@ def body(view: ForecastView, cells: int) -> list[Line]:
     if view.port_note:
         lines += _wrapped("  ", view.port_note, "", cells)
     if view.in_flight:
-        drain = f": drain up to {n.seconds(view.drain_s)}" if view.drain_s else ": cut off"
+        drain = f": drain up to {n.age(view.drain_s)}" if view.drain_s else ": cut off"
         style = "" if view.drain_s else "warn"
-        lines.append(line(Span(f"  {view.in_flight} requests in flight{drain}", style)))
+        flying = f"  {n.counted(view.in_flight, 'request')} in flight{drain}"
+        lines.append(line(Span(flying, style)))
     lines.append(())
     lines += _seconds(view, cells)
     if view.warnings:
@@ -130,6 +131,7 @@ def _seconds(view: ForecastView, cells: int) -> list[Line]:
     spans = [Span("  Expected ", "muted"), Span(n.seconds(view.expected_s), "bold")]
     if view.expected_s is None and view.expected:
         spans = [Span("  Expected ", "muted"), Span("unknown", "bold")]
+        spans.append(Span(_so_far(view.expected)))
     elif view.expected_s is None:
         spans = [Span("  No earlier start to predict the time from.", "muted")]
     elif view.next_time_s is not None:
@@ -140,6 +142,15 @@ def _seconds(view: ForecastView, cells: int) -> list[Line]:
         text = f"  If it fails: back to {clean(view.rollback_profile)}{time}."
         lines.append(clip_line(line(Span(text)), cells))
     return lines
+
+
+def _so_far(parts: tuple[PhaseSeconds, ...]) -> str:
+    """What is known of a time that is not known whole: `: 1.7 s and stopping`."""
+    known = [part.seconds for part in parts if part.seconds is not None]
+    others = [str(part.phase) for part in parts if part.seconds is None]
+    if not known or not others:
+        return ""
+    return f": {n.seconds(sum(known))} and {', '.join(others)}"
 
 
 def _phases(parts: tuple[PhaseSeconds, ...], cells: int) -> list[Line]:

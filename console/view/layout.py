@@ -18,6 +18,7 @@ class Rows(NamedTuple):
 
 
 _FIXED = 3  # header, column titles, log title
+AROUND_NOTHING = 5  # header, machine, column titles, an event, footer
 
 
 def machine_limit(height: int) -> int:
@@ -35,11 +36,19 @@ def gap_rows(height: int) -> int:
     return 1 if height >= 30 else 0
 
 
-def share(height: int, machine: int, alerts: int, units: int, events: int, hint: bool) -> Rows:
+def share(
+    height: int,
+    machine: int,
+    alerts: int,
+    units: int,
+    events: int,
+    hint: bool,
+    log: bool = True,
+) -> Rows:
     """Rows for each part of a deck `height` rows high, given the rows that each could use."""
     gap = gap_rows(height)
     left = height - _FIXED - footer_rows(height) - machine - alerts - 2 * gap - int(hint)
-    log_floor = 3 if height < 30 else 6
+    log_floor = (3 if height < 30 else 6) if log else 0
     event_floor = min(events, 1 if height < 30 else 3)
     unit_rows = max(1, min(units, left - log_floor - event_floor))
     left -= unit_rows

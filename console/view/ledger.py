@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from console.view import machine
 from console.view import numbers as n
-from console.view.spans import Item, Line, Span, clean, clip_line, line, pad
+from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, line, pad
 from console.view.table import Column, fit, heading, row
 from engine_ctl.model import GpuView, Holder, HostView, Snapshot
 
@@ -19,30 +19,48 @@ COLUMNS = (
     Column("user", "user", 8, priority=4),
     Column("fits", "again≤", 6, True, priority=1),
     Column("parts", "of which", 28, priority=2, grow=1),
-    Column("command", "command", 16, priority=5),
+    Column("command", "command", 16, priority=5, grow=2),
 )
 _STYLE = {"orphan": "error", "other": "muted"}
 
 
 def items(snapshot: Snapshot, cells: int) -> list[Item]:
     """A block for each GPU, then the host."""
+    holders = [holder for gpu in snapshot.gpus for holder in gpu.holders]
+    holders += snapshot.host.holders
+    columns = _columns(holders, cells)
     found: list[Item] = []
     for gpu in snapshot.gpus:
-        found.append(Item(f"gpu {gpu.uuid}", tuple(_gpu(gpu, cells))))
-    found.append(Item("host", tuple(_host(snapshot.host, cells))))
+        found.append(Item(f"gpu {gpu.uuid}", tuple(_gpu(gpu, columns, cells))))
+    found.append(Item("host", tuple(_host(snapshot.host, columns, cells))))
     if any(holder.fits is not None for gpu in snapshot.gpus for holder in gpu.holders):
         text = "   again≤: the gpu_memory_utilization with which this engine would start again now"
         found.append(Item(None, ((), clip_line(line(Span(text, "muted")), cells))))
     return found
 
 
-def _gpu(gpu: GpuView, cells: int) -> list[Line]:
+def _columns(holders: Sequence[Holder], cells: int) -> tuple[Column, ...]:
+    """The same for each block, so that figures stand beneath each other."""
+    said = {
+        "fits": any(holder.fits is not None for holder in holders),
+        "parts": any(holder.parts for holder in holders),
+    }
+    longest = max((len(holder.run or holder.unit or "") for holder in holders), default=0)
+    run = max(16, min(longest, 16 if cells < 100 else 30))
+    columns = [c._replace(cells=run) if c.key == "unit" else c for c in COLUMNS]
+    return fit([c for c in columns if said.get(c.key, True)], min(cells - 4, 132), 2)
+
+
+def _gpu(gpu: GpuView, columns: Sequence[Column], cells: int) -> list[Line]:
     name = f"{machine.short_name(gpu.name)}{' (MIG instance)' if gpu.mig else ''}"
     head = line(Span(f" {'MIG' if gpu.mig else 'GPU'} {gpu.index}  ", "title"), Span(name, "bold"))
     facts = " · ".join(_facts(gpu))
     lines: list[Line] = [(), clip_line((*head, Span("  " + facts, "muted")), cells)]
     lines.append(_bar(gpu.holders, gpu.total, gpu.free, gpu.used, cells))
-    lines += _table(gpu.holders, gpu.total, cells)
+    if gpu.holders or gpu.used is not None:
+        lines += _table(gpu.holders, gpu.total, columns)
+    else:
+        lines.append(line(Span("   who holds memory here is not known", "muted")))
     if gpu.free is not None and gpu.total:
         free = Span(f"   {'free':<8} {n.gib(gpu.free):>7} ", "ok")
         text = ""
@@ -77,14 +95,9 @@ def _bar(
     return (Span("   "), *machine.memory_bar(holders, total, free, used, room), right)
 
 
-def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Line]:
+def _table(holders: Sequence[Holder], total: int | None, columns: Sequence[Column]) -> list[Line]:
     if not holders:
         return [line(Span("   nobody holds memory here", "muted"))]
-    said = {
-        "fits": any(holder.fits is not None for holder in holders),
-        "parts": any(holder.parts for holder in holders),
-    }
-    columns = fit([c for c in COLUMNS if said.get(c.key, True)], min(cells - 4, 132), 2)
     lines: list[Line] = [(Span("   "), *heading(columns, 2))]
     order = {role: index for index, role in enumerate(machine.ROLES)}
     ranked = sorted(holders, key=lambda h: (order.get(h.role, 9), -(h.bytes or 0)))
@@ -95,7 +108,7 @@ def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Lin
             "role": Span(("! " if holder.role == "orphan" else "") + holder.role, style),
             "size": n.gib(holder.bytes) if holder.bytes is not None else "N/A",
             "share": share,
-            "unit": clean(holder.run or holder.unit or "–"),
+            "unit": _run(holder, columns),
             "pid": str(holder.pid) if holder.pid else "–",
             "user": clean(holder.user or "–"),
             "fits": "" if holder.fits is None else f"{holder.fits:.2f}",
@@ -106,11 +119,16 @@ def _table(holders: Sequence[Holder], total: int | None, cells: int) -> list[Lin
     return lines
 
 
+def _run(holder: Holder, columns: Sequence[Column]) -> str:
+    room = next((column.cells for column in columns if column.key == "unit"), 1)
+    return clip_middle(clean(holder.run or holder.unit or "–"), room)
+
+
 def _parts(holder: Holder) -> str:
     return ", ".join(f"{clean(name)} {n.gib(size)}" for name, size in holder.parts)
 
 
-def _host(host: HostView, cells: int) -> list[Line]:
+def _host(host: HostView, columns: Sequence[Column], cells: int) -> list[Line]:
     load = f"{host.cpu_percent:.0f} % of {host.cores} cores" if host.cpu_percent is not None else ""
     head = line(
         Span(" HOST   ", "title"), Span(clean(host.hostname), "bold"), Span("  " + load, "muted")
@@ -123,7 +141,7 @@ def _host(host: HostView, cells: int) -> list[Line]:
     holders = (*host.holders, *rest)
     lines: list[Line] = [(), clip_line(head, cells)]
     lines.append(_bar(holders, host.memory_total, host.memory_available, used, cells))
-    lines += _table(holders, host.memory_total, cells)
+    lines += _table(holders, host.memory_total, columns)
     for node, total, free in host.numa_nodes:
         text = f"   NUMA {node}  {pad(n.gib(total), 7, True)} GiB, free {n.gib(free)}"
         lines.append(line(Span(text, "muted")))

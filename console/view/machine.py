@@ -24,7 +24,8 @@ ROLES = ("weights", "engine", "standby", "orphan", "other")
 def header(snapshot: Snapshot, cells: int) -> Line:
     """Host, GPUs, driver, runtimes, and the clock at the right edge."""
     host = snapshot.host
-    left: list[Span] = [Span(" STOKER ", "brand"), Span(" "), Span(clean(host.hostname), "bold")]
+    name = short_host(clean(host.hostname))
+    left: list[Span] = [Span(" STOKER ", "brand"), Span(" "), Span(name, "bold")]
     facts = []
     if snapshot.gpus:
         names = Counter(short_name(gpu.name) for gpu in snapshot.gpus)
@@ -32,7 +33,9 @@ def header(snapshot: Snapshot, cells: int) -> Line:
         if host.driver:
             facts.append(f"driver {host.driver.split('.')[0]}")
     elif host.cores:
-        facts.append(f"no GPU, {host.cores} cores, {n.gib(host.memory_total)} GiB")
+        # The line beneath has the memory; what is missing must not be cut off.
+        size = f", {host.cores} cores, {n.gib(host.memory_total)} GiB"
+        facts.append("no GPU" + (size if snapshot.runtimes or cells >= 100 else ""))
     if snapshot.runtimes:
         facts.append("vLLM " + ", ".join(clean(text) for text in snapshot.runtimes))
     elif host.cores:
@@ -54,6 +57,12 @@ def _counts(snapshot: Snapshot, cells: int) -> list[Span]:
             text = f"{number} {word}  " if cells >= 110 else f"{sign} {number}  "
             spans.append(Span(text, style))
     return spans
+
+
+def short_host(name: str) -> str:
+    """The first label of a long host name: its domain tells an operator nothing here."""
+    head, _, rest = name.partition(".")
+    return head if len(name) > 24 and head and not head.isdigit() and rest else name
 
 
 def short_name(name: str) -> str:

@@ -29,6 +29,11 @@ def count(value: int | float | None) -> str:
     return UNKNOWN if value is None or value != value else f"{value:,.0f}".replace(",", " ")
 
 
+def counted(value: int | float | None, noun: str) -> str:
+    """`1 request`, `12 requests`, `3 412 requests`."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def percent(value: float | None, digits: int = 0) -> str:
     """A share of 1 as percent, without the sign."""
     return UNKNOWN if value is None or value != value else f"{value * 100:.{digits}f}"

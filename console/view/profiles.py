@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.view.forecast import change_lines
-from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, wrap
+from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, line, pad, wrap
 from engine_ctl.answers import (
     ChangeView,
     LintFinding,
@@ -22,17 +22,30 @@ def listing(profiles: Sequence[ProfileSummary], cells: int) -> list[Item]:
     if not profiles:
         return [Item(None, ((), line(Span("  No profile.", "muted"))))]
     widest = min(max(len(profile.name) for profile in profiles), 28)
+    own = {profile.name for profile in profiles if not profile.builtin}
     found: list[Item] = []
     for builtin, head in ((False, "yours"), (True, "built in")):
         part = [profile for profile in profiles if profile.builtin is builtin]
         if part:
             found.append(Item(None, (line(Span(f" {head}", "title")),)))
-        found += [Item(profile.name, (_summary(profile, widest, cells),)) for profile in part]
+        for profile in part:
+            # The name leads to the operator's own.
+            key = None if builtin and profile.name in own else profile.name
+            found.append(Item(key, (_summary(profile, widest, cells, key is None),)))
     return found
 
 
-def _summary(profile: ProfileSummary, widest: int, cells: int) -> Line:
-    spans = [Span(" "), Span(pad(clean(profile.name), widest) + "  ", "bold")]
+def _summary(profile: ProfileSummary, widest: int, cells: int, hidden: bool) -> Line:
+    if cells < widest + 12:  # names alone: what stands beside them would be cut to nothing
+        sign, style = ("✗", "error") if profile.problem else ("●", "ok")
+        name = Span(pad(clip_middle(clean(profile.name), cells - 4), cells - 4), "bold")
+        mark = Span(sign if (profile.problem and not hidden) or profile.units else " ", style)
+        return (Span(" "), name._replace(style="muted") if hidden else name, Span(" "), mark)
+    name = Span(pad(clip_middle(clean(profile.name), widest), widest) + "  ", "bold")
+    spans = [Span(" "), name._replace(style="muted") if hidden else name]
+    if hidden:
+        spans.append(Span("yours of that name counts", "muted"))
+        return clip_line(spans, cells)
     if profile.problem:
         spans.append(Span(f"✗ {clean(profile.problem)}", "error"))
         return clip_line(spans, cells)
@@ -56,15 +69,18 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
     section = ""
     widest = min(max([len(_key(value)) for value in profile.values] + [8]), 30)
     room = min(max([len(value.value) for value in profile.values] + [8]), max(cells // 3, 16))
+    origins = cells - widest - room - 7
     for value in profile.values:
         if value.section != section:
             section = value.section
             lines.append(line(Span(f" {clean(section)}", "title")))
         spans = (
             Span("   " + pad(_key(value), widest) + "  "),
-            Span(pad(clean(value.value), room) + "  ", "bold"),
-            Span(_origin(value.origin, summary.path, cells), "muted"),
+            Span(pad(clean(value.value), room) if origins >= 12 else clean(value.value), "bold"),
+            Span("  " + _origin(value.origin, summary.path, cells), "muted"),
         )
+        if origins < 12:  # cut to nothing: the value has the room
+            spans = spans[:2]
         lines.append(clip_line(spans, cells))
     lines += [(), line(Span(" command", "title"))]
     for name, setting in profile.env:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from console.view import numbers as n
 from console.view.bars import sparkline
-from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, wrap
+from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, side_by_side, wrap
 from engine_ctl.model import EngineLoad, RankLoad, UnitView
 
 LATENCIES = {
@@ -34,7 +34,7 @@ EXTRAS = {
     "kv_offload_load_bytes_per_second": ("KV offload, loaded", "B/s"),
     "kv_offload_store_bytes_per_second": ("KV offload, stored", "B/s"),
     "kv_offload_failures": ("KV offload failures", ""),
-    "kv_cache_size_tokens": ("KV cache holds tokens", ""),
+    "kv_cache_size_tokens": ("KV cache", "tokens"),
     "kv_cache_max_concurrency": ("full-length requests at once", ""),
     "lora_max": ("LoRA slots", ""),
     "lora_running": ("LoRA running", ""),
@@ -51,6 +51,9 @@ def items(unit: UnitView, cells: int) -> list[Item]:
         lines = [line(Span("  " + told, "muted")) for told in wrap(text, max(cells - 4, 20))]
         return [Item(None, ((), *lines))]
     found = [Item(None, tuple(_hints(unit, cells)))]
+    if not load.ranks and not any(load.history.values()):
+        text = "  No figures yet: /metrics has not been read since this run became ready."
+        found.append(Item(None, (clip_line(line(Span(text, "muted")), cells),)))
     rejected = _rejections(load)
     if rejected:
         found.append(Item(None, (clip_line(rejected, cells),)))
@@ -81,25 +84,30 @@ def _rejections(load: EngineLoad) -> Line:
 
 def _rank(rank: RankLoad, ranks: int, cells: int) -> list[Line]:
     name = f" rank {clean(rank.engine)} " if ranks > 1 else " now "
-    spans: list[Span] = [Span(f"{name:<9}", "title")]
-    spans += [Span("running ", "muted"), Span(n.count(rank.running), "bold"), Span("   ")]
+    facts: list[Line] = [(Span("running ", "muted"), Span(n.count(rank.running), "bold"))]
     waiting = "warn" if rank.waiting else "bold"
-    spans += [Span("waiting ", "muted"), Span(n.count(rank.waiting), waiting)]
+    spans = [Span("waiting ", "muted"), Span(n.count(rank.waiting), waiting)]
     reasons = [f"{clean(k)} {n.count(v)}" for k, v in rank.waiting_by_reason.items() if v]
     if reasons:
         spans.append(Span(f" ({', '.join(reasons)})", "warn"))
+    facts.append(tuple(spans))
     rate = rank.preemptions_per_second
     told = n.count(rank.preemptions) + (f" ({rate:.1f}/s)" if rate else "")
-    spans += [Span("   preempted ", "muted"), Span(told, "warn" if rate else "")]
+    facts.append((Span("preempted ", "muted"), Span(told, "warn" if rate else "")))
     kv = "warn" if (rank.kv_cache_usage or 0) > 0.95 else "bold"
-    spans += [Span("   KV ", "muted"), Span(n.percent(rank.kv_cache_usage) + " %", kv)]
+    facts.append((Span("KV ", "muted"), Span(n.percent(rank.kv_cache_usage) + " %", kv)))
     if rank.sleep_state not in (None, "awake"):
-        spans.append(Span(f"   z asleep: {clean(rank.sleep_state or '')}", "info"))
-    second = [Span(" " * 9)]
-    second += [Span("generation ", "muted"), Span(n.count(rank.tokens_per_second) + " tok/s")]
-    second += [Span("   prompt ", "muted"), Span(n.count(rank.prompt_tokens_per_second) + " tok/s")]
-    second += [Span("   prefix hits ", "muted"), Span(n.percent(rank.prefix_hit_rate) + " %")]
-    lines: list[Line] = [clip_line(spans, cells), clip_line(second, cells)]
+        facts.append((Span(f"z asleep: {clean(rank.sleep_state or '')}", "info"),))
+    lines = side_by_side(Span(f"{name:<9}", "title"), facts, cells)
+    lines += side_by_side(
+        Span(" " * 9),
+        [
+            (Span("generation ", "muted"), Span(n.count(rank.tokens_per_second) + " tok/s")),
+            (Span("prompt ", "muted"), Span(n.count(rank.prompt_tokens_per_second) + " tok/s")),
+            (Span("prefix hits ", "muted"), Span(n.percent(rank.prefix_hit_rate) + " %")),
+        ],
+        cells,
+    )
     lines += _latencies(rank, cells)
     lines += _extras(rank.extra, cells)
     return [*lines, ()]
@@ -144,7 +152,8 @@ def _value(value: float | str, unit: str) -> str:
         return f"{n.percent(value, 1)} %"
     if unit == "B/s":
         return f"{n.size(value)}/s"
-    return f"{value:.2f}" if value != int(value) else n.count(value)
+    figure = f"{value:.2f}" if value != int(value) else n.count(value)
+    return f"{figure} {unit}".rstrip()
 
 
 def _history(history: Mapping[str, Sequence[float]], cells: int) -> list[Line]:

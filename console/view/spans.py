@@ -69,6 +69,17 @@ def clip(text: str, cells: int) -> str:
     return set_cell_size(text, cells - 1).rstrip() + "…"
 
 
+def clip_middle(text: str, cells: int) -> str:
+    """Text cut to `cells` in its middle: names often differ at their ends."""
+    if cell_len(text) <= cells or cells < 8:
+        return clip(text, cells)
+    tail = (cells - 1) // 2
+    while cell_len(text[-tail:]) > (cells - 1) // 2:
+        tail -= 1
+    end = text[-tail:]
+    return set_cell_size(text, cells - 1 - cell_len(end)).rstrip() + "…" + end
+
+
 def pad(text: str, cells: int, right: bool = False) -> str:
     """Text cut or filled to exactly `cells`; `right` aligns right."""
     text = clip(text, cells)
@@ -100,6 +111,17 @@ def spread(left: Sequence[Span], right: Sequence[Span], cells: int) -> Line:
     kept = clip_line(left, max(room, 0))
     gap = cells - width(kept) - width(right)
     return (*kept, Span(" " * max(gap, 0)), *right)
+
+
+def side_by_side(head: Span, facts: Sequence[Line], cells: int) -> list[Line]:
+    """Facts beside each other behind `head`, none cut in two: the next line takes what is left."""
+    lines: list[list[Span]] = [[head]]
+    for fact in facts:
+        if len(lines[-1]) > 1 and width(lines[-1]) + 3 + width(fact) > cells:
+            lines.append([Span(" " * cell_len(head.text))])
+        gap = [Span("   ")] if len(lines[-1]) > 1 else []
+        lines[-1] += [*gap, *fact]
+    return [clip_line(spans, cells) for spans in lines]
 
 
 def fold(spans: Line, cells: int) -> list[Line]:

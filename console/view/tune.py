@@ -32,7 +32,8 @@ def head(found: Comparison, cells: int) -> list[Line]:
 def _progress(found: Comparison) -> Line:
     spans = [Span("  ")]
     if found.sweep is None:
-        spans.append(Span(f"{len(found.rows)} benches", "muted"))
+        several = "" if len(found.rows) == 1 else "es"
+        spans.append(Span(f"{len(found.rows)} bench{several}", "muted"))
     else:
         done = found.count("done", "short", "refused", "failed")
         spans.append(Span(found.state, _STATES.get(found.state, "")))

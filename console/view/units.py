@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from console.view import numbers as n
 from console.view.bars import progress, sparkline
-from console.view.spans import Item, Line, Span, clean, clip, clip_line, line, width
+from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, fold, line, width
 from console.view.table import Column, fit, heading, row
 from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Verdict
 
@@ -55,9 +55,10 @@ def ordered(units: Sequence[UnitView]) -> tuple[UnitView, ...]:
 
 
 def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> tuple[Column, ...]:
-    """The columns that fit; the name column is as wide as the longest name seen, 10 to 24."""
+    """The columns that fit; the name column is as wide as the longest name seen, 10 to 40."""
     widest = max([unit_cells, *(len(unit.unit) for unit in units)])
-    sizes = {"unit": min(widest, 24 if cells >= 140 else 18 if cells >= 100 else 14)}
+    most = 40 if cells >= 180 else 24 if cells >= 140 else 18 if cells >= 100 else 14
+    sizes = {"unit": min(widest, most)}
     if cells < 100:
         sizes |= {"profile": 12, "phase": 15}
     columns = [column._replace(cells=sizes.get(column.key, column.cells)) for column in COLUMNS]
@@ -82,9 +83,9 @@ def unit_lines(
     """The unit's row and, beneath it, why it is not as it should be."""
     sign, style = sign_of(unit)
     values: dict[str, str | Span | Sequence[Span]] = {
-        "unit": Span(clean(unit.unit), "bold"),
+        "unit": Span(clip_middle(clean(unit.unit), _cells(columns, "unit")), "bold"),
         "profile": _profile(unit, columns),
-        "model": clean(unit.model or "–").rsplit("/", 1)[-1],
+        "model": clip_middle(_model(unit), _cells(columns, "model")),
         "phase": phase_words(unit),
         "weights": _weights(unit),
         "gpu": ",".join(map(str, unit.gpus)) or "–",
@@ -133,11 +134,19 @@ def phase_words(unit: UnitView) -> Span:
 def _profile(unit: UnitView, columns: Sequence[Column]) -> str | Span:
     """The name; its mark is never cut off."""
     name = clean(unit.profile) or "–"
+    room = _cells(columns, "profile")
     mark, style = ("!", "error") if unit.profile_problem else ("*", "warn")
     if not (unit.profile_problem or unit.drift):
-        return name
-    room = next((column.cells for column in columns if column.key == "profile"), 1)
-    return Span(clip(name, room - 1) + mark, style)
+        return clip_middle(name, room)
+    return Span(clip_middle(name, room - 1) + mark, style)
+
+
+def _cells(columns: Sequence[Column], key: str) -> int:
+    return next((column.cells for column in columns if column.key == key), 1)
+
+
+def _model(unit: UnitView) -> str:
+    return clean(unit.model or "–").rstrip("/").rsplit("/", 1)[-1]
 
 
 def _weights(unit: UnitView) -> str | Span:
@@ -149,9 +158,9 @@ def _weights(unit: UnitView) -> str | Span:
 
 
 def _trend(unit: UnitView, columns: Sequence[Column]) -> str:
-    cells = next((column.cells for column in columns if column.key == "trend"), 0)
+    cells = _cells(columns, "trend")
     history = unit.load.history.get("tokens_per_second", ()) if unit.load else ()
-    return "  " + sparkline(history, cells - 2) if cells else ""
+    return "  " + sparkline(history, cells - 2) if cells > 2 else ""
 
 
 def _load(unit: UnitView) -> dict[str, str | Span]:
@@ -180,7 +189,7 @@ def _instead_of_load(unit: UnitView, room: int) -> Line:
         key = Span(" [y] why", "key", "why", unit.unit)
         return (*clip_line(line(Span(category, "error")), room - width((key,))), key)
     if unit.phase is Phase.ORPHANED:
-        return line(Span("shim gone, engine alive", "warn"))
+        return line(Span("supervisor gone, engine alive", "warn"))
     if unit.kind is not Kind.ENGINE or unit.phase in (None, Phase.EXITED):
         up = f"up {n.age(unit.uptime_s)}" if unit.uptime_s is not None else ""
         return line(Span(clean(unit.note) or up, "" if unit.phase is Phase.READY else "muted"))
@@ -244,8 +253,9 @@ def _note_of(where: str) -> Line:
     return line(Span("   " + where, "muted"))
 
 
-def empty(runtimes: bool, cells: int) -> list[Line]:
-    """What a newcomer reads before there is any unit: what to do next, first things first."""
+def empty(runtimes: bool, cells: int, room: int = 24) -> list[Line]:
+    """What a newcomer reads before there is any unit: what to do next, first things first. Without
+    blank lines where they do not fit into `room` rows."""
     add = "the vLLM that you have, as in /opt/vllm/bin/python"
     paste = "then paste the `vllm serve` line that you use today"
     rows = [
@@ -258,10 +268,13 @@ def empty(runtimes: bool, cells: int) -> list[Line]:
         ("?", "keys, words and signs"),
     ]
     head = "No unit yet. A unit is a named engine that you run from a profile."
-    lines: list[Line] = [(), line(Span("   " + head, "bold")), (), _note_of("in a shell")]
+    lines: list[Line] = [(), *fold(line("   ", Span(head, "bold")), cells), ()]
+    lines.append(_note_of("in a shell"))
     for text, told in rows:
         if text == "n":
             lines += [(), _note_of("here")]
         action = {"n": "new", "p": "profiles", "?": "help"}.get(text, "")
         lines.append(line(Span(f"   {text:<18}  ", "key", action), Span(told)))
+    if len(lines) > room:
+        lines = [spans for spans in lines if spans]
     return [clip_line(spans, cells) for spans in lines]

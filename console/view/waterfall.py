@@ -18,7 +18,7 @@ SHORT = {
     Phase.COMPILING: "compile",
     Phase.PROFILING: "profiling",
     Phase.CAPTURING: "graphs",
-    Phase.READY: "api",
+    Phase.READY: "answering",
 }
 # Neighbours differ in colour; the word inside says which is which.
 STYLES = {
@@ -134,7 +134,7 @@ def _numbers(start: StartRecord, best: StartRecord | None, now: float, cells: in
     room = max(min(cells - 78, 60), 0)
     best_took = {m.phase: m.seconds for m in best.phases} if best and best is not start else {}
     for mark in start.phases:
-        name = f"       {mark.phase:<13}"
+        name = f"       {SHORT[mark.phase] if mark.phase is Phase.READY else mark.phase:<13}"
         took = f"{mark.seconds:.1f} s" if mark.seconds is not None else "running"
         spans = [Span(name), Span(pad(took, 9, True), "bold")]
         spans.append(Span(f"   at {mark.start_s:5.1f} s  ", "muted"))

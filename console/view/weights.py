@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.view import numbers as n
-from console.view.spans import Item, Line, Span, clean, clip_line, line, pad
+from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, line, pad
 from console.view.table import Column, fit, heading, row
 from console.view.units import SIGNS
 from engine_ctl.answers import DaemonField, DaemonView
+from engine_ctl.model import STARTING
 
 COLUMNS = (
     Column("name", "daemon", 19),
@@ -33,7 +34,9 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         )
         said = tuple(clip_line(line(Span(text, "muted")), cells) for text in texts)
         return [Item(None, ((), *said))]
-    columns = fit(COLUMNS, cells - 4)
+    widest = min(max(len(daemon.name) for daemon in daemons), 19 if cells < 100 else 28)
+    first = COLUMNS[0]._replace(cells=max(widest, 10))
+    columns = fit((first, *COLUMNS[1:]), cells - 4)
     found = [Item(None, ((), (Span("   "), *heading(columns))))]
     for daemon in daemons:
         lines: list[Line] = [_daemon(daemon, columns)]
@@ -48,7 +51,7 @@ def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> li
         for reason in daemon.reload:
             text = f"     └ reload [R]: {clean(reason)}"
             lines.insert(1, clip_line(line(Span(text, "warn")), cells))
-        if daemon.socket_state and not _good(daemon):
+        if daemon.socket_state and not _good(daemon) and not _to_come(daemon):
             text = f"     └ ✗ socket {clean(daemon.socket_state)}: {clean(daemon.socket or '–')}"
             lines.insert(1, clip_line(line(Span(text, "error")), cells))
         found.append(Item(daemon.name, tuple(lines)))
@@ -65,10 +68,14 @@ def _daemon(daemon: DaemonView, columns: Sequence[Column]) -> Line:
     name = (daemon.socket or "–").rsplit("/", 1)[-1]
     socket = [Span("…" + clean(name)[-13:] if len(name) > 14 else clean(name))]
     if daemon.socket_state:
-        mark = "" if good else "✗ "
-        socket.append(Span(f" {mark}{clean(daemon.socket_state)}", "ok" if good else "error"))
+        if _to_come(daemon):
+            socket = [Span("when it is ready", "muted")]
+        else:
+            mark = "" if good else "✗ "
+            style_of = "ok" if good else "error"
+            socket.append(Span(f" {mark}{clean(daemon.socket_state)}", style_of))
     values: dict[str, str | Span | Sequence[Span]] = {
-        "name": Span(clean(daemon.name), "bold"),
+        "name": Span(clip_middle(clean(daemon.name), columns[0].cells), "bold"),
         "gpu": "–" if daemon.gpu is None else str(daemon.gpu),
         "role": clean(daemon.role),
         "phase": Span(str(daemon.phase or "stopped"), style),
@@ -90,6 +97,11 @@ def _clients(daemon: DaemonView) -> str:
 def _good(daemon: DaemonView) -> bool:
     """`0600 ok`, `0600 ok, serving`; anything else says what is wrong with the socket."""
     return daemon.socket_state.split(",")[0].endswith("ok")
+
+
+def _to_come(daemon: DaemonView) -> bool:
+    """A daemon that still loads has no socket yet."""
+    return daemon.socket_state == "missing" and daemon.phase in STARTING
 
 
 def fingerprint(daemon: DaemonView, cells: int) -> list[Line]:

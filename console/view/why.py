@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.view import numbers as n
-from console.view.spans import Item, Line, Span, clean, clip_line, line, wrap
+from console.view.spans import Item, Line, Span, clean, clip_line, line, width, wrap
 from console.view.units import reason_words
 from engine_ctl.answers import FailureCard, Fix
 from engine_ctl.model import UnitView, Verdict
@@ -37,12 +37,19 @@ def _failure(card: FailureCard, now: float, cells: int) -> list[Item]:
         label = "do this" if index == 0 else "or"
         words = "[a] apply and restart" if cells >= 100 else "[a] apply"
         key = Span(f"   {words}", "key", "apply") if index == 0 else Span("")
-        left = line(Span(_pad(label, cells), "title"), *_fix(fix))
-        lines.append((*clip_line(left, cells - len(words) - 4), key))
+        lines += _fix_lines(label, "title", fix, cells)
+        if index == 0 and width(lines[-1]) + width((key,)) <= cells:
+            lines[-1] = (*lines[-1], key)
+        elif index == 0:
+            lines.append(line(Span(_pad("", cells)), key._replace(text=words)))
     for index, change in enumerate(card.changed):
         by = Span(f"   ({clean(card.changed_by)})", "muted") if card.changed_by else Span("")
-        label = "changed last" if index == 0 else ""
-        lines.append(clip_line(line(Span(_pad(label, cells), "muted"), *_fix(change), by), cells))
+        lines += _fix_lines("changed last" if index == 0 else "", "muted", change, cells)
+        if width(lines[-1]) + width((by,)) <= cells:
+            lines[-1] = (*lines[-1], by)
+        else:
+            below = by._replace(text=by.text.lstrip())
+            lines.append(clip_line(line(Span(_pad("", cells)), below), cells))
     for index, text in enumerate(card.leftovers):
         lines += _row("left over" if index == 0 else "", clean(text), cells, "warn")
     for index, text in enumerate(card.memory):
@@ -64,7 +71,9 @@ def _fallback(unit: UnitView, cells: int) -> list[Item]:
         (),
         clip_line(
             line(
-                Span("  "), Span(clean(unit.run or unit.unit), "bold"), Span(" fell back: ", "warn")
+                Span("  "),
+                Span(clean(unit.run or unit.unit), "bold"),
+                Span(" fell back to the disk", "warn"),
             ),
             cells,
         ),
@@ -78,6 +87,17 @@ def _fallback(unit: UnitView, cells: int) -> list[Item]:
             lines += _row("line", clean(reason.line), cells, body="muted", limit=3)
     lines.append(line(Span(_pad("", cells)), Span("[f] forecast", "key", "forecast")))
     return [Item(None, tuple(lines))]
+
+
+def _fix_lines(label: str, style: str, fix: Fix, cells: int) -> list[Line]:
+    """A value and what it becomes; beneath its name where they do not fit beside it."""
+    head = Span(_pad(label, cells), style)
+    name, *values = _fix(fix)
+    if width((head, name, *values)) <= cells:
+        return [(head, name, *values)]
+    first, *rest = values
+    below = (Span(_pad("", cells)), first._replace(text=first.text.lstrip()), *rest)
+    return [clip_line((head, name), cells), clip_line(below, cells)]
 
 
 def _fix(fix: Fix) -> tuple[Span, ...]:

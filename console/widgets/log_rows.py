@@ -139,6 +139,19 @@ class LogRows(ScrollView, can_focus=True):
             line = state.files[0].line(place)
         return line if says_something(line) else raw
 
+    @property
+    def _room(self) -> int:
+        """Cells of a row that can be seen, between the margin and the scroll bar."""
+        return max(self.size.width - 2, 20)
+
+    def _cut(self, strip: Strip) -> Strip:
+        """What is in sight of a row; `…` where it goes on."""
+        width = self._room
+        if strip.cell_length <= self.left + width:
+            return strip.crop(self.left, self.left + width)
+        more = Segment("…", self._style("accent"))
+        return Strip([*strip.crop(self.left, self.left + width - 1), more])
+
     def _wrapped(self, number: int) -> list[Strip]:
         """A row cut into pieces as wide as the screen, the later ones indented."""
         key = (number, self.size.width)
@@ -148,7 +161,7 @@ class LogRows(ScrollView, can_focus=True):
         if known is not None:
             return known
         strip = self._strip(number)
-        width = max(self.size.width - 2, 20)
+        width = self._room
         pieces = [strip.crop(0, width)]
         at, indent = width, min(30, width // 3)
         blank = Segment(" " * indent, self.rich_style)
@@ -188,7 +201,7 @@ class LogRows(ScrollView, can_focus=True):
                     strip = parts[piece] if piece < len(parts) else Strip([])
             elif self.top + y < state.rows.stop:
                 number = self.top + y
-                strip = self._strip(number).crop(self.left, self.left + width)
+                strip = self._cut(self._strip(number))
         elif y == 1:
             spans = [Segment(span.text, self._style(span.style)) for span in self.empty]
             return Strip(spans).adjust_cell_length(width, self.rich_style)

@@ -26,7 +26,7 @@ def test_the_sum_and_where_it_goes() -> None:
 def test_an_unknown_phase_is_said_with_what_is_missing() -> None:
     parts = (*KNOWN, PhaseSeconds(Phase.COMPILING, None, "no start yet: same model, compiling"))
     text = shown(ForecastView("a", "fast", expected=parts))
-    assert "Expected unknown" in text
+    assert "Expected unknown: 2.5 s and compiling" in text
     assert "compiling: no start yet: same model, compiling" in text
 
 

@@ -382,6 +382,16 @@ async def test_units_merged_by_time(until: Until, tmp_path: Path) -> None:
         assert "2 of 3" in view.title("log-choice")
 
 
+async def test_long_lines_say_that_they_go_on(until: Until) -> None:
+    async with opened(until, CPU / "killcore.log", size=(80, 24)) as view:
+        await view.press("g")
+        rows = [line.rstrip() for line in painted(view.app).split("\n")[3:20]]
+        long = [row for row in rows if "…" in row]
+        assert long and all(row.index("…") >= 77 for row in long)
+        await view.press("right")
+        assert len([row for row in view.seen() if "…" in row]) <= len(long)
+
+
 async def test_wrapped_lines(until: Until) -> None:
     async with opened(until, CPU / "killcore.log", size=(80, 24)) as view:
         await view.press("g", "w")

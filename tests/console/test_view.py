@@ -267,7 +267,9 @@ def test_differing_fingerprint_fields_show_both_values() -> None:
     whole = "\n".join(texts(weights.items(answers.DAEMONS, "m8b/0", 120)))
     row = next(text for text in whole.split("\n") if text.strip().startswith("dtype"))
     assert "bfloat16" in row and "✗ float16" in row and "=" in row
-    assert "✗ socket missing" in whole
+    assert "socket missing" not in whole and "when it is ready" in whole, "it loads still"
+    lost = (answers.DAEMONS[0], replace(answers.DAEMONS[1], phase=Phase.READY))
+    assert "✗ socket missing" in "\n".join(texts(weights.items(lost, "m8b/0", 120)))
 
 
 def test_verdicts_have_a_style_each() -> None:
@@ -362,3 +364,65 @@ def test_the_tail_has_a_line_for_the_route_list() -> None:
     found = [spans.plain(x) for x in deck.tail([head + "one", *routes, head + "two"], 80)]
     assert [text.split()[-1] for text in found] == ["one", "routes", "two"]
     assert "3 routes" in found[1] and "12:02:00" in found[0] and "launcher" not in found[0]
+
+
+def test_names_that_differ_at_their_ends_stay_apart() -> None:
+    names = [f"summarise-conversations-overnight-eu-west-3-{end}" for end in "ab"]
+    for cells in (80, 120, 200):
+        views = tuple(replace(fakes.gpu_units()[0], unit=name, profile=name) for name in names)
+        columns = units.columns_for(views, cells)
+        rows = [units.unit_lines(view, columns, cells, False)[0] for view in views]
+        assert all(spans.width(row) <= cells for row in rows)
+        assert len({spans.plain(row) for row in rows}) == 2
+    assert spans.clip_middle("abcdefghijkl", 9) == "abcd…ijkl"
+    assert spans.width((spans.Span(spans.clip_middle("日本語のとても長い名前です", 11)),)) <= 11
+    assert machine.short_host("gpu-node-0123.cluster.example.internal") == "gpu-node-0123"
+    assert machine.short_host("192.168.100.200.example.org") == "192.168.100.200.example.org"
+
+
+def test_answers_that_are_alike_are_one_line() -> None:
+    line = 'INFO:     127.0.0.1:{} - "POST /v1/{} HTTP/1.1" 200 OK'
+    log = [line.format(n, "completions") for n in range(16)]
+    log += [line.format(99, "tokenize"), "(EngineCore pid=7) INFO 11-29 12:00:00 [a.py:1] busy"]
+    found = [spans.plain(each) for each in deck.tail(log, 100)]
+    assert len(found) == 3
+    assert found[0].endswith("200 OK  × 16") and "tokenize" in found[1] and "×" not in found[1]
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    one = replace(fakes.gpu_units()[0], load=replace(fakes.load(), running=1, waiting=0))
+    said = "\n".join(spans.plain(each) for each in confirm.question("stop", one, None))
+    assert "1 request running and 0 waiting" in said
+    assert "1 request of others runs" in spans.plain(confirm.question("bench", one, None)[2])
+    assert spans.plain(confirm.reap(["x"], (1,))[0]) == "End 1 orphaned process?"
+    assert spans.plain(confirm.reap(["x"], (1, 2))[0]) == "End 2 orphaned processes?"
+
+
+def test_a_figure_in_a_bar_has_no_stroke_at_its_end() -> None:
+    parts = [bars.Part(6, "other", ("other 6.2", "O 6")), bars.Part(94, "free", ("free",))]
+    for cells in range(8, 120):
+        text = spans.plain(bars.stacked(parts, 100, cells))
+        assert "6/" not in text and "2/" not in text
+
+
+def test_memory_that_is_not_known_is_nobody_s_claim() -> None:
+    lost = replace(fakes.gpus()[0], holders=(), used=None, free=None, total=None)
+    whole = "\n".join(texts(ledger.items(fakes.gpu_snapshot(gpus=(lost,)), 120)))
+    assert "is not known" in whole and "nobody holds" not in whole
+    heads = [t for t in texts(ledger.items(fakes.gpu_snapshot(), 120)) if t.strip()[:4] == "who "]
+    assert len(heads) == 3 and len(set(heads)) == 1, "columns stand beneath each other"
+
+
+def test_a_built_in_profile_of_a_taken_name_is_not_chosen() -> None:
+    own, builtin = answers.PROFILES[0], replace(answers.PROFILES[0], builtin=True, problem="hidden")
+    found = profiles.listing((own, builtin), 60)
+    assert [item.key for item in found if item.key] == [own.name]
+    assert "yours of that name counts" in "\n".join(texts(found))
+
+
+def test_the_event_that_is_chosen_is_there_in_full() -> None:
+    event = replace(fakes.events()[0], text="a long story " * 20 + "with an end")
+    (_, item) = events.items((event,), fakes.NOON, 80)
+    assert len(item.lines) == 1
+    (_, item) = events.items((event,), fakes.NOON, 80, item.key)
+    assert "with an end" in spans.plain(item.lines[-1])
