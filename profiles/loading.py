@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_ctl.errors import NotFound
+from engine_ctl.errors import Failed, NotFound
 from profiles.checking import check_values, to_profile
 from profiles.merging import Layer, merge, normalise
 from profiles.model import Profile
@@ -16,6 +16,8 @@ from profiles.schema import shipped
 from profiles.yaml_source import Source, parse, read
 
 BUILTIN = Path(__file__).parent / "builtin"
+MAX_LAYERS = 500
+MAX_DEPTH = 100
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -80,8 +82,8 @@ class ProfileStore:
 
         Raises NotFound with the nearest name."""
         if isinstance(name_or_path, Path) or _is_path(name_or_path):
-            path = Path(name_or_path).expanduser()
-            if not path.exists():
+            path = _expanded(Path(name_or_path))
+            if not os.path.lexists(path):
                 raise NotFound(f"no profile file {path}")
             return path.absolute()
         found = self._named(str(name_or_path), None)
@@ -110,7 +112,7 @@ class ProfileStore:
         return self._resolve(path, parse(text, str(path)))
 
     def _resolve(self, path: Path, source: Source) -> Resolved:
-        layers = self._layers(path, source, ())
+        layers = self._layers(path, source, (), {})
         merged = merge(layers)
         places = {key: layer.source for key, layer in merged.owners.items()}
         profile = to_profile(merged.data, path.stem, str(path), places)
@@ -127,8 +129,13 @@ class ProfileStore:
         unknown = tuple(name for name in profile.args if shipped().find(name) is None)
         return Resolved(profile, provenance, files, unknown)
 
-    def _layers(self, path: Path, source: Source, above: tuple[Path, ...]) -> list[Layer]:
-        """The file and its parents, weakest first. `above` are the files that extend this one."""
+    def _layers(
+        self, path: Path, source: Source, above: tuple[Path, ...], known: dict[Path, list[Layer]]
+    ) -> list[Layer]:
+        """The file and its parents, weakest first. `above` are the files that extend this one,
+        `known` the layers of files that were read already (many may extend one).
+
+        Raises BadProfile for a cycle, and for more than MAX_DEPTH or MAX_LAYERS of them."""
         check_values(source)
         layers: list[Layer] = []
         for index, parent in enumerate(_parents(source)):
@@ -148,17 +155,23 @@ class ProfileStore:
             if found in chain:
                 names = [step.name for step in (*chain[chain.index(found) :], found)]
                 raise source.error(f"extends itself: {' -> '.join(names)}", *keys)
-            layers += self._layers(found, read(found), chain)
+            if len(chain) > MAX_DEPTH:
+                raise source.error(f"extends more than {MAX_DEPTH} files in a row", *keys)
+            if found not in known:
+                known[found] = self._layers(found, read(found), chain, known)
+            layers += known[found]
+            if len(layers) > MAX_LAYERS:
+                raise source.error(f"extends more than {MAX_LAYERS} files, one by way of others")
         data = {key: value for key, value in source.data.items() if key != "extends"}
         return [*layers, normalise(path, source, data)]
 
     def _parent(self, parent: str, child: Path) -> Path:
         if _is_path(parent):
-            path = Path(parent).expanduser()
+            path = _expanded(Path(parent))
             path = path if path.is_absolute() else child.parent / path
-            if not path.exists():
+            if not os.path.exists(path):
                 raise NotFound(f"no profile file {path}")
-            return Path(re.sub(r"/\./", "/", str(path))).resolve()
+            return Path(os.path.realpath(path))
         found = self._named(parent, child)
         if found is None:
             raise NotFound(self._missing(parent))
@@ -170,11 +183,16 @@ class ProfileStore:
         for directory in (self.user_dir, self.builtin_dir):
             for suffix in _SUFFIXES:
                 path = directory / (name + suffix)
-                if path != child and path.is_file():
+                if path != child and _is_file(path):
                     return path
         return child if child is not None and child.stem == name else None
 
     def _missing(self, name: str) -> str:
+        for directory in (self.user_dir, self.builtin_dir):
+            for suffix in _SUFFIXES:
+                path = directory / (name + suffix)
+                if os.path.lexists(path):
+                    return f"{path} is no file that can be read; remove it or put a profile there"
         near = difflib.get_close_matches(name, self.names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.names())}"
         return f"no profile {name}; {hint}"
@@ -185,6 +203,21 @@ def _parents(source: Source) -> tuple[str, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _expanded(path: Path) -> Path:
+    """The path with its `~`; one of a user that is not known stays as it is."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds a NUL
+        return False
 
 
 def _is_path(name: str) -> bool:
@@ -202,3 +235,7 @@ def _files(directory: Path) -> tuple[Path, ...]:
         )
     except (FileNotFoundError, NotADirectoryError):
         return ()
+    except OSError as error:
+        raise Failed(
+            f"{directory} cannot be read: {error.strerror}; mend its permissions"
+        ) from None

@@ -1,50 +1,103 @@
 """Writing profile files: comments and order stay, and a file is never half-written.
 
-Edits go through ruamel.yaml's round trip; the result is read back the way profiles are read and
+An edit touches only the lines of what it changes; where that is not possible the document is
+written anew by ruamel.yaml. Either way the result is read back the way profiles are read and
 compared with what was meant before anything replaces the file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import os
-from collections.abc import Mapping
+import time
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from engine_ctl.atomic import write_bytes
-from engine_ctl.errors import Busy, Failed, Usage
+from engine_ctl.atomic import read_regular, write_bytes
+from engine_ctl.errors import Busy, Failed, NotFound, Usage
+from profiles.patching import REMOVE, patched
 from profiles.schema import canonical
-from profiles.yaml_source import KeyPath, parse
+from profiles.yaml_source import BadProfile, KeyPath, parse
 
-REMOVE = object()
 _MODE = 0o644
+_WAIT_S = 5.0
 
 
 def save_text(path: Path, text: str, expected: bytes | None = None) -> None:
     """Replace a profile file by an editor's text, after checking that it can be read.
 
     `expected` is the content that the editor started from: when the file holds something else by
-    now, Busy is raised and nothing is written. Raises BadProfile for text that is no profile."""
+    now, Busy is raised and nothing is written. Raises BadProfile for text that is no profile, and
+    Failed for what cannot be written."""
     parse(text, str(path))
-    _write(path, text.encode(), expected)
+    with _sole_writer(path):
+        _write(path, text.encode(), expected)
 
 
 def edit(path: Path, changes: Mapping[KeyPath, Any], expected: bytes | None = None) -> str:
     """Set (or with REMOVE, remove) keys of a profile file; returns the new text.
 
     Keys are paths such as ("args", "max_num_seqs"); an argument that the file spells differently
-    (`max-num-seqs`, `-tp`) is changed where it stands. Missing sections are added at the end."""
-    before = path.read_bytes()
-    if expected is not None and before != expected:
-        raise _changed_meanwhile(path)
-    text = edited(before.decode("utf-8-sig"), changes, str(path))
-    crlf = b"\r\n" in before
-    data = (text.replace("\n", "\r\n") if crlf else text).encode()
-    _write(path, data, before)
+    (`max-num-seqs`, `-tp`) is changed where it stands. Missing sections are added at the end.
+    Edits of several processes follow each other; none is lost. Raises NotFound, Busy, BadProfile
+    or Failed."""
+    with _sole_writer(path):
+        before = _content(path)
+        if expected is not None and before != expected:
+            raise _changed_meanwhile(path)
+        parse(before, str(path))
+        mark = "\ufeff" if before.startswith(BOM_UTF8) else ""
+        text = edited(before.decode("utf-8-sig"), changes, str(path))
+        _write(path, (mark + text).encode(), before)
     return text
+
+
+def _content(path: Path) -> bytes:
+    try:
+        found = read_regular(path)
+    except FileNotFoundError:
+        raise NotFound(f"no profile file {path}") from None
+    except OSError as error:
+        raise Failed(f"{path} cannot be read: {error.strerror}") from None
+    if found is None:
+        raise Failed(f"{path} is not a regular file")
+    return found
+
+
+@contextlib.contextmanager
+def _sole_writer(path: Path) -> Iterator[None]:
+    """Only one process of Stoker at a time writes into the folder of a file. Where a folder cannot
+    be locked (some network file systems), nobody waits. Raises Busy after _WAIT_S."""
+    try:
+        folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield
+        return
+    try:
+        _lock(folder, path)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _lock(folder: int, path: Path) -> None:
+    end = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise Busy(f"{path.parent} is locked by another process; try again") from None
+            time.sleep(0.01)
+        except OSError:
+            return
 
 
 def edited(text: str, changes: Mapping[KeyPath, Any], path: str = "profile") -> str:
@@ -53,17 +106,46 @@ def edited(text: str, changes: Mapping[KeyPath, Any], path: str = "profile") -> 
     source = parse(text, path)
     spelled = dict(_own_spelling(source.data, keys, value) for keys, value in changes.items())
     wanted = _applied(source.data, spelled)
-    text = text.replace("\r\n", "\n")
-    loader = _round_trip(text)
-    document = loader.load(text)
-    for keys, value in spelled.items():
-        _set(document, keys, value)
+    for way in (_patched, _rewritten):
+        result = way(text, spelled)
+        if result is not None and _reads_as(result, wanted):
+            return result
+    raise Failed(f"{path} cannot be changed without changing more; edit it by hand")
+
+
+def _patched(text: str, changes: Mapping[KeyPath, Any]) -> str | None:
+    """Only what was changed is touched."""
+    found: str | None = text
+    for keys, value in changes.items():
+        try:
+            found = None if found is None else patched(found, keys, value)
+        except yaml.YAMLError:
+            return None
+    return found
+
+
+def _rewritten(text: str, changes: Mapping[KeyPath, Any]) -> str | None:
+    """The whole document written anew, comments and order kept."""
+    from ruamel.yaml.error import YAMLError
+
+    unix = text.replace("\r\n", "\n")
     out = io.StringIO()
-    loader.dump(document, out)
-    result = out.getvalue()
-    if parse(result, path).data != wanted:
-        raise Failed(f"{path} cannot be changed without changing more; edit it by hand")
-    return result
+    try:
+        loader = _round_trip(unix)
+        document = loader.load(unix)
+        for keys, value in changes.items():
+            _set(document, keys, value)
+        loader.dump(document, out)
+    except YAMLError:
+        return None
+    return out.getvalue().replace("\n", "\r\n") if "\r\n" in text else out.getvalue()
+
+
+def _reads_as(text: str, wanted: Mapping[str, Any]) -> bool:
+    try:
+        return bool(parse(text).data == wanted)
+    except BadProfile:
+        return False
 
 
 def new_text(values: Mapping[str, Any], comment: str = "") -> str:
@@ -81,17 +163,22 @@ def new_text(values: Mapping[str, Any], comment: str = "") -> str:
     return result
 
 
-def create(path: Path, text: str) -> None:
-    """Write a new profile file. Raises Usage when there is one already."""
+def create(path: Path, text: str, replace: bool = False) -> None:
+    """Write a new profile file. Raises Usage when there is one already (unless it is to be
+    replaced), BadProfile for text that is none, and Failed for what cannot be written."""
     parse(text, str(path))
-    if path.exists():
-        raise Usage(f"{path} exists; choose another name")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(path, text.encode(), None)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"{path.parent} cannot be made: {error.strerror}") from None
+    with _sole_writer(path):
+        if not replace and os.path.lexists(path):
+            raise Usage(f"{path} exists; choose another name")
+        _write(path, text.encode(), None)
 
 
 def _write(path: Path, data: bytes, expected: bytes | None) -> None:
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     try:
         if expected is not None and target.read_bytes() != expected:
             raise _changed_meanwhile(path)

@@ -8,7 +8,6 @@ instead: duplicate keys, keys that are not text, tags, several documents, alias 
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from engine_ctl.atomic import open_regular
 from engine_ctl.errors import NotFound, Usage
 
 MAX_BYTES = 1 << 20
@@ -61,9 +61,10 @@ class Source:
 def read(path: Path) -> Source:
     """Read a profile file. Raises NotFound, or BadProfile with file, line and key."""
     try:
-        with path.open("rb") as file:
-            if not os.path.isfile(path):
-                raise BadProfile("is not a regular file", str(path))
+        file = open_regular(path)
+        if file is None:
+            raise BadProfile("is not a regular file", str(path))
+        with file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise NotFound(f"no profile file {path}") from None

@@ -50,7 +50,7 @@ def test_an_argument_is_changed_where_it_stands() -> None:
             ("args", "enable_prefix_caching"): True,
         },
     )
-    assert "max-num-seqs: 128    # tuned on Monday" in got
+    assert "max-num-seqs: 128     # tuned on Monday" in got
     assert "-tp" not in got
     assert "no-enable-prefix-caching: false" in got
     assert "# Engine." in got
