@@ -82,7 +82,16 @@ def test_a_killed_engine_core_is_a_failure_although_the_exit_status_is_zero(here
     run = lifecycle.start(here.ctx, "core", "plain")
     here.wait_ready(run)
     os.kill(pid_named(here, "core", "EngineCore"), signal.SIGKILL)
-    until(lambda: run.exit() is not None)
+    seen: list[Phase | None] = []
+
+    def ended() -> bool:
+        over = run.exit() is not None
+        seen.append(snapshot_once(here.dirs, ["core"], timeout_s=100.0).units[0].phase)
+        return over
+
+    until(ended)
+    # One way: not stopping, nor ready again, once it has failed.
+    assert set(seen[seen.index(Phase.FAILED) :]) == {Phase.FAILED}, seen
     record = run.exit()
     assert record is not None and not record.requested
     assert liveness.look(run).life is Life.FAILED
