@@ -112,6 +112,10 @@ def verified(directory: Path, name: str, python: str, managed: bool, source: str
         write_overlay(Path(overlay), found)
         found = probe(python, {"PYTHONPATH": overlay})
         if found.dist is None:
+            # Only the operator's own PYTHONPATH had it, in whose place engines get the overlay.
+            write_overlay(Path(overlay), found)
+            found = probe(python, {"PYTHONPATH": overlay})
+        if found.dist is None:
             raise Failed(f"vLLM under {python} still finds no metadata of its own")
     return Runtime(
         name=name,

@@ -133,3 +133,31 @@ def test_the_overlay_supplies_the_metadata_that_vllm_asks_for(tmp_path: Path) ->
     assert (found.metadata["Name"], found.version) == ("vllm", "0.32.0+cuda")
     whole = Probed("0.33.0", "0.33.0", "cuda", "2.14.0", "/x/vllm", (3, 12, 0))
     assert not needs_overlay(whole)
+
+
+def test_metadata_of_the_operators_own_path_is_not_what_engines_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in vLLM for the CPU without metadata, and PYTHONPATH with some."""
+    site = tmp_path / "site"
+    (site / "vllm").mkdir(parents=True)
+    (site / "vllm" / "__init__.py").write_text("__version__ = '0.32.0'\n")
+    (site / "vllm" / "platforms.py").write_text(
+        "class P:\n"
+        "    is_cuda = is_rocm = staticmethod(lambda: False)\n"
+        "    is_cpu = staticmethod(lambda: True)\n"
+        "current_platform = P()\n"
+    )
+    (site / "torch.py").write_text("__version__ = '2.13.0'\n")
+    python = tmp_path / "python"
+    run = f"import sys; sys.path.append({str(site)!r}); sys.argv = sys.argv[1:]; exec(sys.argv[1])"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{run}" "$@"\n')
+    python.chmod(0o755)
+    theirs = tmp_path / "theirs"
+    metadata = theirs / "vllm-0.32.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(theirs))
+    made = install.verified(tmp_path / "rt", "rt", str(python), managed=False, source="")
+    assert made.platform == "cpu" and made.overlay is not None
+    assert list(Path(made.overlay).glob("vllm-*.dist-info/METADATA"))
