@@ -191,7 +191,8 @@ def why(
     if bundle is not None:
         from engine_ctl.operations.bundle import write_bundle
 
-        path = write_bundle(ctx, unit, reference, bundle)
+        told = card.run if card is not None and not reasons else reference
+        path = write_bundle(ctx, unit, told, bundle)
         if not as_json:
             print(f"wrote {path}")
     if as_json:

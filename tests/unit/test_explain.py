@@ -101,6 +101,14 @@ def test_a_fall_back_now_comes_before_a_failure_then(
     assert "before it: a/1 failed" in said and "stoker why a --run a/1" in said
     assert run(["why", "a", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["category"] == "wc_fallback.released"
+    bundles = Path(ctx.dirs.state)
+    for which, number in (([], 2), (["--run", "1"], 1)):
+        assert run(["why", "a", *which, "--bundle", str(bundles)]) == 0
+        assert f"stoker-a-{number}.tar.gz" in capsys.readouterr().out
+    (now.dir / "facts.json").unlink()
+    assert run(["why", "a", "--bundle", str(bundles)]) == 0
+    said = capsys.readouterr().out
+    assert "stoker-a-1.tar.gz" in said and "a/1 failed" in said
     assert run(["why", "a", "--run", "1"]) == 0
     assert capsys.readouterr().out.startswith("a/1 failed")
 
