@@ -110,7 +110,7 @@ def down(ctx: Context, tell: Tell) -> list[str]:
     note, removed = made(ctx), []
     standbys: set[str] = set()
     benched = [f"bench-{unit}" for unit in note.units]
-    for unit in (*note.units, *benched):
+    for unit in (*benched, *note.units):
         if ctx.store.exists(unit):
             standbys |= _standbys_of(ctx, unit)
             lifecycle.stop(ctx, unit, tell)

@@ -425,14 +425,31 @@ def known(ctx: Context, unit: str) -> None:
         raise NotFound(f"no unit named {unit}; see: stoker ps")
 
 
+def _refuse_live(ctx: Context, unit: str) -> None:
+    run = ctx.store.current(unit)
+    if run is not None and is_live(run):
+        raise Busy(f"unit {unit} runs ({run.id}); stop it first: stoker stop {unit}")
+
+
+def _forget_benches(ctx: Context, unit: str) -> None:
+    from engine_ctl.tune.measure import bench_unit
+
+    name = bench_unit(unit)
+    if not ctx.store.exists(name) or ctx.store.load(name).kind is not Kind.BENCH:
+        return
+    with ctx.store.lock(name):
+        _refuse_live(ctx, name)
+        ctx.store.remove(name)
+
+
 def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
-    """Forget a stopped unit with its runs and logs. Raises Busy while it runs."""
+    """Forget a stopped unit with its runs and logs, those of its benches too (their results stay).
+    Raises Busy while it runs."""
     known(ctx, unit)
     with ctx.store.lock(unit):
-        run = ctx.store.current(unit)
-        if run is not None and is_live(run):
-            raise Busy(f"unit {unit} runs ({run.id}); stop it first: stoker stop {unit}")
+        _refuse_live(ctx, unit)
         fronts.remove(ctx, unit)
+        _forget_benches(ctx, unit)
         ctx.store.remove(unit)
     ctx.event(None, f"removed unit {unit}")
     tell(f"{unit}: removed")

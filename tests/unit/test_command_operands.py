@@ -110,3 +110,14 @@ def test_no_lines_are_no_lines(dirs: Dirs, capsys: pytest.CaptureFixture[str]) -
             assert run(["logs", "a", "-n", str(lines), "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["lines"] == wanted
     assert run(["logs", "a", "-n", "-1"]) == 2
+
+
+def test_a_removed_unit_takes_its_benches_unit_along(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Context().store
+    for name, kind in (("a", Kind.ENGINE), ("bench-a", Kind.BENCH), ("b", Kind.ENGINE)):
+        store.create(name, kind)
+    store.create("bench-b", Kind.ENGINE)  # an engine that is called so
+    assert run(["remove", "a", "b", "--yes"]) == 0
+    assert [record.unit for record in store.list_units().units] == ["bench-b"]
