@@ -94,6 +94,17 @@ def regular_bytes(path: Path | str) -> bytes:
         return file.read()
 
 
+def open_lock(path: Path) -> int:
+    """A descriptor of a file to be locked, made where it is not there; open for reading alone on a
+    disk that was made read-only: what runs is to be stopped all the same. Raises OSError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def open_regular(path: Path) -> BinaryIO | None:
     """As `regular_file`, None when it is no regular one."""
     try:

@@ -315,7 +315,7 @@ def _acquire(path: Path, unit: str) -> int:
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = atomic.open_lock(path)
         except FileNotFoundError:
             raise NotFound(f"no unit named {unit}; see: stoker ps") from None
         except OSError as error:

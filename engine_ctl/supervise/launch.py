@@ -155,7 +155,7 @@ def hold_shim_lock(run: Run, patience_s: float = _LOCK_PATIENCE_S) -> int:
     path = run.dir / "shim.lock"
     deadline = time.monotonic() + patience_s
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = atomic.open_lock(path)
     except OSError as error:
         raise Failed(f"cannot open {path}: {error.strerror}") from error
     while True:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from engine_ctl.model import Kind
 from engine_ctl.state.records import ExitRecord, RunSpec, UnitRecord
 from engine_ctl.state.store import Store
 from engine_ctl.supervise import disk
+from engine_ctl.supervise.liveness import Life
+from engine_ctl.supervise.stop import stop
 from profiles.model import EnvRef
 from tests.standin.rig import Rig, dirs_in, rig, until
 
@@ -255,6 +259,26 @@ def test_the_lock_says_who_holds_it(rig: Rig) -> None:
     until(lambda: not rig.store.locked("demo"))
     with rig.store.lock("demo"):
         pass
+
+
+def test_a_disk_that_was_made_read_only_keeps_no_engine_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = rig.ready()
+    really = os.open
+
+    def read_only(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT) and str(path).startswith(str(rig.root)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return really(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with rig.store.lock("demo"):
+        with pytest.raises(Busy), Store(rig.dirs).lock("demo"):
+            raise AssertionError("two at once")
+        stop(run)
+    monkeypatch.undo()
+    assert rig.ended(run).requested and rig.life(run) is Life.EXITED
 
 
 def test_the_lock_excludes_threads_and_is_freed_by_errors(store: Store) -> None:
