@@ -73,7 +73,8 @@ def _arguments(
 
 
 def merge(layers: Sequence[Layer]) -> Merged:
-    """Merge layers, weakest first: maps deeply, everything else replaced, null removes.
+    """Merge layers, weakest first: maps deeply, everything else replaced, null removes. Inside of
+    a JSON argument null removes what is inherited, else it is JSON's null.
 
     Environment values are whole: a reference replaces a value. A dotted argument overrides
     inside an inherited map (vLLM itself would drop the map)."""
@@ -91,7 +92,8 @@ def _merge(
         if at in (("args",), ("preload", "args")):
             key, value = _undotted(into, key, value)
             here = (*at, *key.split(".")) if isinstance(value, dict) else here
-        if value is None or (here == ("preload",) and value is False):
+        own_null = value is None and _in_json(at) and into.get(key) is None
+        if (value is None and not own_null) or (here == ("preload",) and value is False):
             into.pop(key, None)
             _forget(merged, here)
             continue
@@ -108,6 +110,11 @@ def _merge(
             into[key] = value
             _forget(merged, here)
             merged.owners[".".join(here)] = layer
+
+
+def _in_json(at: KeyPath) -> bool:
+    """Whether keys at this place are those of an argument's own value."""
+    return (at[:1] == ("args",) and len(at) > 1) or (at[:2] == ("preload", "args") and len(at) > 2)
 
 
 def _undotted(into: dict[str, Any], key: str, value: Any) -> tuple[str, Any]:

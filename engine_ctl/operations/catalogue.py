@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from engine_ctl import atomic
 from engine_ctl.answers import (
     ArgumentHelp,
     ChangeView,
@@ -159,21 +158,21 @@ def plain(value: Any) -> Any:
 
 def save_profile(ctx: Context, profile: Profile, name: str, force: bool) -> str:
     """Write a new profile file; returns its path. Raises Usage when there is one."""
+    from profiles.writing import create
+
     path = own_path(ctx, name)
-    if path.exists() and not force:
+    if _there(path) and not force:
         raise Usage(f"there is a profile {name!r} already ({path}); use --force to replace it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_bytes(path, yaml_text(profile).encode(), mode=0o644)
+    create(path, yaml_text(profile), replace=force)
     return str(path)
 
 
 def save_text(ctx: Context, name: str, text: str) -> str:
     """Write the operator's own file of that name whole, after checking that it can be read."""
-    from profiles.writing import save_text as write
+    from profiles.writing import create
 
     path = own_path(ctx, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, text)
+    create(path, text, replace=True)
     return str(path)
 
 
@@ -181,11 +180,11 @@ def own_file(ctx: Context, name: str) -> Path:
     """The operator's file to edit; for a built-in or new name one that extends it is made."""
     if "/" in name:
         return ctx.profiles.path_of(name)
+    from profiles.writing import create
+
     path = own_path(ctx, name)
     if not path.exists():
-        base = f"extends: {name}\n" if name in ctx.profiles.names() else "model: \n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_bytes(path, base.encode(), mode=0o644)
+        create(path, f"extends: {name}\n" if name in ctx.profiles.names() else "model: \n")
     return path
 
 
@@ -201,6 +200,8 @@ def own_path(ctx: Context, name: str) -> Path:
     """The operator's file of that name, there or not. Raises Usage for what is no name."""
     plain = re.fullmatch(r"\w[\w.-]*", name) is not None
     path = ctx.dirs.profiles / f"{name.removesuffix('.yaml')}.yaml"
+    other = path.with_suffix(".yml")
+    path = other if _there(other) and not _there(path) else path
     # A file that an operator named otherwise can still be edited and removed.
     if "/" in name or name.startswith((".", "-")) or not (plain or _there(path)):
         raise Usage(

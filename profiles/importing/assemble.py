@@ -202,7 +202,7 @@ def document(profile: Profile) -> dict[str, Any]:
     """A profile as plain data for a YAML file: what is unset is left out."""
     data: dict[str, Any] = msgspec.to_builtins(profile)
     plain: dict[str, Any] = msgspec.to_builtins(Profile(name=""))
-    keep = {"schema", "model"}
+    keep = {"schema", "model"} if profile.model else {"schema"}
     out = {
         key: value
         for key, value in data.items()

@@ -82,3 +82,26 @@ def test_a_text_too_large_is_refused_in_one_line(
 def test_an_endless_file_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "import", "--from", "/dev/zero"]) == 2
     assert "at most 4 MiB" in capsys.readouterr().err
+
+
+def test_what_names_no_model_is_saved_as_a_file_that_reads(
+    tmp_path: Path, dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrapper.sh"
+    file.write_text('exec vllm serve "$@"\n')
+    assert run(["profile", "import", str(file), "--name", "open"]) == 0
+    assert run(["profile", "show", "open"]) == 0
+    assert "names no model" in capsys.readouterr().out
+
+
+def test_a_file_that_ends_in_yml_is_the_operators_too(
+    dirs: Dirs, paste: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirs.profiles.mkdir(parents=True)
+    file = dirs.profiles / "old.yml"
+    file.write_text("model: m\n")
+    assert run(["profile", "import", str(paste), "--name", "old"]) == 2
+    assert run(["profile", "import", str(paste), "--name", "old", "--force"]) == 0
+    assert "served_name" in file.read_text()
+    assert run(["profile", "remove", "old", "--yes"]) == 0
+    assert list(dirs.profiles.iterdir()) == []

@@ -268,3 +268,14 @@ def test_a_deleted_profile_keeps_its_reference(store: ProfileStore, tmp_path: Pa
     elsewhere.unlink()
     assert store.reference(profile) == "mine"
     assert store.reference(outside) == str(elsewhere)
+
+
+def test_null_inside_a_json_argument_is_jsons_unless_it_removes(store: ProfileStore) -> None:
+    put(store, "base", "model: m\nargs: {hf_overrides: {rope_scaling: null, a: 1, b: {c: null}}}\n")
+    put(store, "x", "extends: [base, base]\nargs: {hf_overrides: {a: null, d: null}}\n")
+    assert store.load("base").profile.args == {
+        "hf_overrides": {"rope_scaling": None, "a": 1, "b": {"c": None}}
+    }
+    assert store.load("x").profile.args == {
+        "hf_overrides": {"rope_scaling": None, "b": {"c": None}, "d": None}
+    }
