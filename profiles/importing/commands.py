@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from engine_ctl.errors import Usage
@@ -72,6 +73,20 @@ def _engine(draft: Draft, engine: Invocation) -> None:
         import_run(draft, words, program)
         return
     take_invocation(draft, engine)
+    for target, source in _bound(engine.launcher):
+        if any(word == target or f"{target}/" in word for word in engine.words):
+            draft.note(f"{target} is {source} on this machine: write paths below it as that")
+
+
+def _bound(launcher: list[str]) -> list[tuple[str, str]]:
+    """(target, source) of the mounts that apptainer, singularity or Slurm's containers make."""
+    given: list[str] = []
+    for word, following in itertools.pairwise([*launcher, ""]):
+        option, equals, value = word.partition("=")
+        if option in ("--bind", "-B", "--mount", "--container-mounts"):
+            given += (value if equals else following).split(",")
+    pairs = [item.split(":") for item in given if item.startswith("/") and ":" in item]
+    return [(pair[1].rstrip("/"), pair[0]) for pair in pairs if pair[0] != pair[1] and pair[1]]
 
 
 def _surroundings(draft: Draft, script: Script) -> None:

@@ -36,8 +36,11 @@ def entry_command(draft: Draft, entrypoint: list[str] | None, command: list[str]
     take_invocation(draft, found)
 
 
-def container_invocation(draft: Draft, words: list[str]) -> Invocation | None:
-    """The engine in a container's words, also inside `sh -c '…'`."""
+def container_invocation(
+    draft: Draft, words: list[str], contained: bool = True
+) -> Invocation | None:
+    """The engine in a container's (or a unit's) words, also inside `sh -c '…'`: that shell is the
+    container's, where the words are."""
     shell = next((i for i, w in enumerate(words) if w.rpartition("/")[2] in SHELLS), None)
     if shell is not None:
         flag = next(
@@ -58,7 +61,7 @@ def container_invocation(draft: Draft, words: list[str]) -> Invocation | None:
             if engine is not first:
                 draft.preload_words = first.words
             engine.env = script.env | engine.env
-            for word in (*engine.words, *engine.env.values(), *first.words):
+            for word in (*engine.words, *engine.env.values(), *first.words) if contained else ():
                 draft.inside |= set(commands(word)) - outer
             engine.launcher = [*words[:shell], *engine.launcher]
             for key, texts in (("before", script.before), ("after", script.after)):

@@ -185,7 +185,7 @@ def _start(
         if env_is_known and not name_is_open(name, text)
     }
     line = [_filled(word, known) for word in line]
-    found = container_invocation(draft, line) or find_invocation(line)
+    found = container_invocation(draft, line, contained=False) or find_invocation(line)
     if found is None:
         raise Usage(f"line {number}: ExecStart starts no `vllm serve`")
     if found.what == "container":

@@ -525,3 +525,27 @@ def test_a_caret_ends_a_line_of_cmd_only_outside_quotes() -> None:
     assert (found.profile.model, found.profile.port) == ("${MODEL}", 8001)
     quoted = import_profile("vllm serve org/m --chat-template 'a ^\n b'\n")
     assert quoted.profile.args == {"chat_template": "a ^\n b"}
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "apptainer exec --nv --bind /scratch:/models image.sif",
+        "singularity run -B /tmp:/tmp,/scratch:/models:ro image.sif",
+        "srun --container-image=vllm --container-mounts=/scratch:/models",
+    ],
+)
+def test_what_a_launchers_container_sees_elsewhere_is_said(launcher: str) -> None:
+    found = import_profile(f"{launcher} vllm serve /models/chat\n")
+    assert found.profile.model == "/models/chat"
+    said = "/models is /scratch on this machine: write paths below it as that"
+    assert said in found.unrepresented
+    assert said not in import_profile(f"{launcher} vllm serve org/m\n").unrepresented
+
+
+def test_a_units_own_shell_is_this_machines() -> None:
+    found = import_profile(
+        "[Service]\nExecStart=/bin/bash -lc 'exec vllm serve org/m --api-key $(cat /etc/key)'\n"
+    )
+    assert found.profile.env == {"VLLM_API_KEY": EnvRef(from_file="/etc/key")}
+    assert not any("of the container" in text for text in found.unrepresented)
