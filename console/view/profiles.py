@@ -74,7 +74,7 @@ def detail(profile: ProfileDetail, cells: int) -> list[Line]:
         if value.section != section:
             section = value.section
             lines.append(line(Span(f" {clean(section)}", "title")))
-        spans = (
+        spans: tuple[Span, ...] = (
             Span("   " + pad(_key(value), widest) + "  "),
             Span(pad(clean(value.value), room) if origins >= 12 else clean(value.value), "bold"),
             Span("  " + _origin(value.origin, summary.path, cells), "muted"),
