@@ -33,4 +33,6 @@ def export_profile(profile: Profile, kind: str, schema: ArgumentSchema | None = 
     references. Raises Usage for an unknown kind or a profile without a model."""
     if kind not in EXPORTS:
         raise Usage(f"unknown kind {kind!r}; there are {', '.join(EXPORTS)}")
-    return EXPORTS[kind](prepare(profile, schema or shipped()))
+    export = prepare(profile, schema or shipped())
+    export.kind = kind
+    return EXPORTS[kind](export)

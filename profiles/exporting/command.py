@@ -28,9 +28,10 @@ class Export:
     schema: ArgumentSchema
     keep: dict[str, Any]
     chosen: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
 
     def header(self) -> str:
-        return carried_line(self.keep, self.chosen)
+        return carried_line(self.keep, self.chosen, self.kind)
 
     @property
     def origin(self) -> dict[str, Any]:

@@ -197,10 +197,18 @@ def _deploy(export: Export, own: Any, gpus: Any = None) -> dict[str, Any]:
             export.chosen["gpus"] = count
         device["count"] = quoting.compose(count) if isinstance(count, str) else count
     device["capabilities"] = ["gpu"]
-    resources = deploy.setdefault("resources", {})
-    reservations = resources.setdefault("reservations", {})
-    reservations.setdefault("devices", []).append(device)
+    resources = _map(deploy, "resources")
+    reservations = _map(resources, "reservations")
+    devices = reservations.get("devices")
+    reservations["devices"] = [*(devices if isinstance(devices, list) else []), device]
     return deploy
+
+
+def _map(above: dict[str, Any], key: str) -> dict[str, Any]:
+    """The map below a key; what is none is replaced by one."""
+    found = above.get(key)
+    above[key] = found if isinstance(found, dict) else {}
+    return above[key]  # type: ignore[no-any-return]
 
 
 def _written(value: Any) -> Any:

@@ -56,7 +56,7 @@ def import_profile(
     number where there is one."""
     plain = _decoded(text)
     body, carried = read_carried(plain)
-    found = kind or recognise(body)
+    found = kind or carried.get("kind") or recognise(body)
     if found is None:
         raise Usage(f"{_first_line(body)}; give its kind: {', '.join(KINDS)}")
     if found not in KINDS:

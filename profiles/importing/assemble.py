@@ -55,7 +55,7 @@ def build(draft: Draft, schema: ArgumentSchema, name: str | None) -> Profile:
     gpus = visible_gpus(draft, env)
     served_name = tuple(map(str, served)) if isinstance(served, list) else (str(served),)
     served_name = served_name if served else ()
-    chosen = name or draft.name or _name(served_name[0] if served_name else model)
+    chosen = name or str(draft.name or "") or _name(served_name[0] if served_name else model)
     draft.unrepresented = [mask(text, draft.secrets) for text in draft.unrepresented]
     draft.notes = [mask(text, draft.secrets) for text in draft.notes]
     return Profile(

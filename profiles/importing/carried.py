@@ -1,8 +1,8 @@
 """What a file format has no words for travels in one comment line of an exported file.
 
-`# stoker: {"keep": {…}, "chosen": {…}}`: `keep` are profile fields, `chosen` what the exporter
-had to choose itself (an image, a port mapping), so that an import does not take it for the
-author's wish."""
+`# stoker: {"kind": …, "keep": {…}, "chosen": {…}}`: the form of the file, profile fields, and what
+the exporter had to choose itself (an image, a port mapping), so that an import does not take it
+for the author's wish."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ KEPT = (
 )  # fmt: skip
 
 
-def carried_line(keep: dict[str, Any], chosen: dict[str, Any]) -> str:
-    data = {key: value for key, value in (("keep", keep), ("chosen", chosen)) if value}
+def carried_line(keep: dict[str, Any], chosen: dict[str, Any], kind: str) -> str:
+    data = {
+        key: value for key, value in (("kind", kind), ("keep", keep), ("chosen", chosen)) if value
+    }
     return "# stoker: " + json.dumps(data, ensure_ascii=True, separators=(",", ":"))
 
 
