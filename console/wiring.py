@@ -83,7 +83,7 @@ class ConsoleOperations:
         return f"{done.get('run')} started on port {done.get('port')}"
 
     def stop(self, unit: str) -> str:
-        done = _first(detached("stop", unit))
+        done = _first(detached("stop", unit, "--yes"))
         if done.get("how") == "already":
             return f"{unit} was not running"
         return f"{done.get('run')} stopped in {_seconds(done.get('seconds'))}"

@@ -10,7 +10,7 @@ import click
 
 from console.commands import completing
 from console.commands.output import confirm, emit_json, examples, json_option, yes_option
-from engine_ctl.errors import Failed, StokerError, Usage
+from engine_ctl.errors import Busy, Failed, StokerError, Usage
 
 units_argument = click.argument(
     "units", nargs=-1, required=True, metavar="UNIT...", shell_complete=completing.unit
@@ -93,15 +93,38 @@ def _waits(wait: bool | None) -> bool:
 
 @click.command()
 @units_argument
+@click.option(
+    "--yes", "-y", is_flag=True, help="Interrupt a swap or start of the unit without asking."
+)
 @json_option
-def stop(units: tuple[str, ...], as_json: bool) -> int:
-    """Stop units: drain if the profile says so, ask, ask again, kill, verify."""
-    from engine_ctl.operations import lifecycle
+def stop(units: tuple[str, ...], yes: bool, as_json: bool) -> int:
+    """Stop units: drain if the profile says so, ask, ask again, kill, verify.
+
+    A swap, restart or start that goes on is interrupted, after a question.
+    """
+    from engine_ctl.operations import interrupting, lifecycle
     from engine_ctl.operations.context import Context
 
     units, as_json = operands(units, as_json)
     ctx = Context()
-    return each(units, as_json, lambda unit: lifecycle.stop(ctx, unit, say(as_json)))
+    tell = say(as_json)
+
+    def one(unit: str) -> dict[str, Any]:
+        try:
+            return lifecycle.stop(ctx, unit, tell)
+        except Busy as busy:
+            found = interrupting.holder(ctx, unit)
+            if found is None:
+                raise
+            if not yes and not sys.stdin.isatty():
+                why = str(busy).removesuffix("; try again")
+                raise Busy(f"{why}; to interrupt that: stoker stop {unit} --yes") from None
+            doing = f"{found.command!r} (pid {found.who.pid}) is not over"
+            confirm(f"{unit}: {doing}; interrupt it and stop?", yes)
+            interrupting.interrupt(ctx, unit, found, tell)
+            return lifecycle.stop(ctx, unit, tell)
+
+    return each(units, as_json, one)
 
 
 @click.command()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine_ctl import atomic
+from engine_ctl import atomic, identity
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.model import Kind
 from engine_ctl.paths import Dirs, ensure_private
@@ -103,6 +103,14 @@ class Listing:
 
     units: tuple[UnitRecord, ...]
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a unit's lock, and its command line."""
+
+    who: identity.Identity
+    command: str
 
 
 class Store:
@@ -208,6 +216,18 @@ class Store:
     def locked(self, unit: str) -> bool:
         """True while some operation holds the unit's lock."""
         return is_locked(self.unit_dir(unit) / "lock")
+
+    def holder(self, unit: str) -> Holder | None:
+        """Who holds the unit's lock now; None when nobody does, or it did not say so yet."""
+        path = self.unit_dir(unit) / "lock"
+        try:
+            record = json.loads(atomic.regular_bytes(path))
+            who = identity.Identity(record["boot"], record["pid"], record["start_ticks"])
+            found = Holder(who, str(record["command"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        # A killed holder leaves its name; one that has the lock is alive.
+        return found if is_locked(path) and identity.alive(who) else None
 
     # Runs
 
@@ -339,7 +359,10 @@ def _acquire(path: Path, unit: str) -> int:
 
 
 def _sign(fd: int, command: str) -> None:
-    text = json.dumps({"pid": os.getpid(), "command": command[:400]}).encode()
+    me = msgspec.to_builtins(
+        identity.identify(os.getpid()) or identity.Identity("", os.getpid(), 0)
+    )
+    text = json.dumps({**me, "command": command[:400]}).encode()
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, text, 0)

@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     ("call", "words", "said"),
     [
         (lambda ops: ops.start("u"), "start u --no-wait", "u/2 started on port 8000"),
-        (lambda ops: ops.stop("u"), "stop u", "u/2 stopped in 1.5 s"),
+        (lambda ops: ops.stop("u"), "stop u --yes", "u/2 stopped in 1.5 s"),
         (lambda ops: ops.restart("u"), "restart u --wait", "u/2 ready in 2.0 s"),
         (lambda ops: ops.swap("u", "fast"), "swap u fast", "u runs fast after 1.5 s"),
         (lambda ops: ops.undo("u"), "undo u --yes", "u runs fast again after 1.5 s"),
