@@ -70,6 +70,16 @@ class Export:
         extra = self.origin.get("extra_words")
         return words + (list(map(str, extra)) if isinstance(extra, list) else [])
 
+    def shadowing(self, words: list[str]) -> dict[str, str | EnvRef]:
+        """Variables of the engine whose names the words refer to: the words mean the caller's, so
+        they are set for the engine alone (`env NAME=…`), where a shell fills the words in."""
+        named = {name for word in words for name in names(word)}
+        return {
+            name: value
+            for name, value in self.environment(gpus=False).items()
+            if name in named and not (isinstance(value, EnvRef) and value.from_env == name)
+        }
+
     def preload_words(self) -> list[str]:
         token = self.profile.preload.seed_token if self.profile.preload else None
         text = "${" + token.from_env + "}" if token and token.from_env else None

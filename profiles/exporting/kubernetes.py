@@ -145,7 +145,14 @@ def _container(export: Export, inside: int | None) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     references: dict[str, Any] = {}
     values = export.environment(gpus=False)
+    words = export.words()
+    if inside is not None:
+        served = msgspec.structs.replace(export.profile, port=inside, host=ALL_INTERFACES)
+        words = Export(served, export.schema, {}).words()
+    own = export.shadowing(words)
     for name, value in values.items():
+        if name in own:
+            continue
         if isinstance(value, EnvRef):
             source = sources.get(name)
             if source is None:
@@ -160,28 +167,26 @@ def _container(export: Export, inside: int | None) -> dict[str, Any]:
     shelled = {
         name: value
         for name, value in values.items()
-        if isinstance(value, str) and has_references(value)
+        if isinstance(value, str) and has_references(value) and name not in own
     }
     if chosen:
         export.chosen["env_sources"] = chosen
     if references:
         export.keep["references"] = references
-    words = export.words()
-    if inside is not None:
-        served = msgspec.structs.replace(export.profile, port=inside, host=ALL_INTERFACES)
-        words = Export(served, export.schema, {}).words()
     container: dict[str, Any] = {"image": export.image()}
-    if not shelled and all(is_simple(word, frozenset(values)) for word in words):
+    if not shelled and not own and all(is_simple(word, frozenset(values)) for word in words):
         container["command"] = ["vllm", "serve"]
         container["args"] = [kubernetes(word) for word in words]
     else:
         container["command"] = ["/bin/sh", "-c"]
-        container["args"] = [kubernetes(literal(_script(export, words, shelled)))]
+        container["args"] = [kubernetes(literal(_script(export, words, shelled, own)))]
     if env:
         container["env"] = env
     return container
 
 
-def _script(export: Export, words: list[str], shelled: dict[str, str]) -> str:
+def _script(
+    export: Export, words: list[str], shelled: dict[str, str], own: dict[str, str | EnvRef]
+) -> str:
     only = msgspec.structs.replace(export.profile, env=dict(shelled), gpus=())
-    return one_line(Export(only, export.schema, {}), words)
+    return one_line(Export(only, export.schema, {}), words, own=own)

@@ -48,10 +48,11 @@ def _section(name: str, lines: list[str]) -> list[str]:
 def _environment(export: Export, specifiers: frozenset[str]) -> list[str]:
     out: list[str] = []
     passed: list[str] = []
+    own = export.shadowing(export.words())
     for name, value in export.environment().items():
         if isinstance(value, EnvRef) and value.from_env == name:
             passed.append(name)
-        elif isinstance(value, str) and not needs_shell(name, value):
+        elif isinstance(value, str) and not needs_shell(name, value) and name not in own:
             out.append("Environment=" + systemd(f"{name}={value}", specifiers, expand=False))
     files = export.origin.get("env_files")
     referring = any(isinstance(v, EnvRef) for v in export.profile.env.values())
@@ -71,8 +72,9 @@ def _start(export: Export, specifiers: frozenset[str]) -> list[str]:
     path = program if isinstance(program, str) and program.startswith("/") else None
     marks = str(export.origin.get("exec_prefix", "")).replace("@", "").replace(":", "")
     shelled = any(needs_shell(n, v) for n, v in export.environment().items() if not _passed(n, v))
-    if shelled or not all(map(is_simple, words)):
-        text = one_line(export, words, f"{shell(path or 'vllm')} serve")
+    own = export.shadowing(words)
+    if shelled or own or not all(map(is_simple, words)):
+        text = one_line(export, words, f"{shell(path or 'vllm')} serve", own=own)
         line = ["/bin/sh", "-c", text]
         rendered = [*line[:2], _shell_word(text, specifiers)]
         return [f"ExecStart={marks}" + " ".join(rendered)]

@@ -250,3 +250,29 @@ def test_what_cannot_be_exported() -> None:
         export_profile(Profile(name="x"), "shell")
     with pytest.raises(Usage, match="comment is damaged"):
         import_profile("# stoker: {not json}\nvllm serve m\n")
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_a_word_means_the_callers_variable_not_the_engines_of_that_name(kind: str) -> None:
+    text = (
+        "services: {llm: {image: vllm/vllm-openai:v0.33.0, environment: {MODEL: org/other},"
+        " command: '--model ${MODEL:-org/m} --max-num-seqs 4'}}"
+    )
+    first = import_profile(text).profile
+    written = export_profile(first, kind)
+    if kind in ("shell", "systemd", "kubernetes"):
+        assert "env MODEL=org/other vllm serve" in written
+    assert document(import_profile(written).profile) == document(first)
+
+
+@pytest.mark.parametrize("odd", ["x", "[1]", "{reservations: y}", "{reservations: {devices: 0}}"])
+def test_an_odd_deploy_section_is_written_again(odd: str) -> None:
+    text = f"services: {{v: {{image: vllm/x, command: m, deploy: {{resources: {odd}}}}}}}\n"
+    written = export_profile(import_profile(text, "compose").profile, "compose")
+    assert "device" in written
+
+
+def test_an_exports_own_form_is_known_again() -> None:
+    empty = msgspec.structs.replace(import_profile("vllm serve org/m\n").profile, model="")
+    with_config = msgspec.structs.replace(empty, args={"config": "/c.yaml"})
+    assert import_profile(export_profile(with_config, "config")).kind == "config"
