@@ -188,10 +188,11 @@ def why(
     card = explain.why(ctx, unit, reference)
     # What the current run says comes before the failure of one before it.
     reasons = explain.fell_back(ctx, unit, reference, card)
+    back = explain.went_back(ctx, unit, card) if reference is None else None
     if bundle is not None:
         from engine_ctl.operations.bundle import write_bundle
 
-        told = card.run if card is not None and not reasons else reference
+        told = card.run if card is not None and not (reasons or back) else reference
         path = write_bundle(ctx, unit, told, bundle)
         if not as_json:
             print(f"wrote {path}")
@@ -200,7 +201,7 @@ def why(
         first = reasons[0] if reasons else None
         emit_json(
             None
-            if card is None and first is None
+            if card is None and first is None and back is None
             else {
                 "category": first.category,
                 "hint": first.hint,
@@ -209,6 +210,8 @@ def why(
                 "card": None,
             }
             if first is not None
+            else {"category": "went_back", "hint": back, "line": "", "evidence": [], "card": None}
+            if back is not None
             else {
                 "category": cause.category if cause else "unknown",
                 "hint": cause.hint if cause else "",
@@ -223,11 +226,13 @@ def why(
         for field, daemon, engine in reason.fields:
             print(f"  {field}: daemon {daemon}, engine {engine}")
         print(f"  do this: {reason.hint}")
+    if back is not None:
+        print(back)
     if card is None:
-        if not reasons:
+        if not reasons and back is None:
             print(f"nothing to explain: no run of {unit} failed")
         return 0
-    if reasons:
+    if reasons or back is not None:
         print(f"before it: {card.run} {card.outcome}; see: stoker why {unit} --run {card.run}")
         return 0
     print(f"{card.run} {card.outcome}" + (f" while {card.phase}" if card.phase else ""))

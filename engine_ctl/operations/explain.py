@@ -25,6 +25,7 @@ from engine_ctl.state import aftermath
 from engine_ctl.state.expected import expected_memory
 from engine_ctl.state.store import Run
 from engine_ctl.supervise.liveness import look
+from engine_ctl.swap import journal
 from profiles.diff import diff
 
 MAX_LOG = 512 << 20
@@ -132,6 +133,18 @@ def fell_back(
         return ()
     known = facts_of(run)
     return known.reasons if known.verdict is Verdict.FALLBACK else ()
+
+
+def went_back(ctx: Context, unit: str, card: FailureCard | None = None) -> str | None:
+    """Why the swap that led to the unit's current run was taken back, in a sentence; None when none
+    was, and when `card` tells of the run that it gave up."""
+    last = journal.read(ctx.store, unit)
+    run = ctx.store.current(unit)
+    if last is None or run is None or last.outcome is not journal.Outcome.ROLLED_BACK:
+        return None
+    if last.old_run != run.id or (card is not None and card.run == last.new_run):
+        return None
+    return f"the {last.what} to {last.profile.name} went back to {run.id}: {last.reason}"
 
 
 # torch's own account of a GPU in an out-of-memory error, and vLLM's of one at its start.

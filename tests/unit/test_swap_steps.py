@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from console.main import run
 from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.operations import lifecycle, swapping
 from engine_ctl.swap import journal
@@ -102,6 +104,23 @@ def test_each_step_of_a_rollback_is_said(here: Serving, profile: str) -> None:
     )
     assert here.answers("u") == "1"
     assert [run.id for run in here.live("u")] == [done.old_run]
+
+
+def test_why_tells_of_the_swap_that_went_back(
+    here: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine that it gave up was stopped, and has not failed."""
+    swap(here, "mute")
+    assert run(["why", "u"]) == 0
+    said = capsys.readouterr().out
+    current = here.current("u").id
+    assert said.startswith(f"the swap to mute went back to {current}: ")
+    assert "EngineDeadError" in said
+    assert run(["why", "u", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["category"] == "went_back"
+    swap(here, "two")
+    assert run(["why", "u"]) == 0
+    assert "went back" not in capsys.readouterr().out
 
 
 def test_a_swap_that_is_given_up_is_said(here: Serving) -> None:
