@@ -41,8 +41,9 @@ def _split(text: str) -> list[str]:
     def restored(text: str) -> list[Piece]:
         out: list[Piece] = []
         for part in re.split(r"(\ue000\d+\ue002)", text):
-            if part.startswith("\ue000"):
-                out.append(marks[int(part[1:-1])])
+            mark = re.fullmatch(r"\ue000(\d+)\ue002", part)
+            if mark and int(mark[1]) < len(marks):
+                out.append(marks[int(mark[1])])
             else:
                 out.append(Literal(part.replace("\ue001", "$")))
         return out

@@ -9,7 +9,7 @@ import pytest
 
 from console.main import run
 from engine_ctl.paths import Dirs
-from profiles.importing import MAX_BYTES
+from profiles.importing import MAX_BYTES, import_profile
 
 
 @pytest.fixture
@@ -105,3 +105,9 @@ def test_a_file_that_ends_in_yml_is_the_operators_too(
     assert "served_name" in file.read_text()
     assert run(["profile", "remove", "old", "--yes"]) == 0
     assert list(dirs.profiles.iterdir()) == []
+
+
+def test_characters_of_private_use_are_text() -> None:
+    command = "--model m\ue000 --chat-template \ue0009\ue002 $X"
+    profile = import_profile(f"services: {{v: {{image: vllm/x, command: '{command}'}}}}").profile
+    assert (profile.model, profile.args["chat_template"]) == ("m\ue000", "\ue0009\ue002")
