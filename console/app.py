@@ -171,6 +171,9 @@ class StokerApp(App[None]):
             self.flows.enter()
 
     def on_lines_pressed(self, message: Lines.Pressed) -> None:
+        if message.action.startswith("key:"):
+            self.simulate_key(message.action.removeprefix("key:"))
+            return
         self.flows.perform(message.action, message.target)
 
     def on_operation_ended(self, message: OperationEnded) -> None:

@@ -31,12 +31,16 @@ class Flows:
     def perform(self, id: str, target: str = "") -> None:
         """Do an action by id on `target` (a unit, or pids), else on the selected unit."""
         entry = actions.action(id)
-        if entry.scope == "log":
+        self._leave_help(entry)
+        if entry.scope in ("log", "screen"):
             screen = self.app.shown_screen
-            if hasattr(screen, "action_log"):
-                screen.action_log(id)
+            if entry in actions.of_screen(screen.ACTION):
+                screen.perform_own(id)
             else:
-                self.app.say("That is a key of the log view: l opens it.", "warn")
+                opens = actions.action("log" if entry.scope == "log" else entry.screen)
+                self.app.say(
+                    f"{entry.key} is a key of {opens.title}: {opens.key} opens it.", "warn"
+                )
             return
         unit = self.app.unit_named(target) or self.app.shown_screen.unit
         if entry.scope == "unit":
@@ -58,6 +62,13 @@ class Flows:
             method(unit, target)
             return
         self.open(id)
+
+    def _leave_help(self, entry: actions.Action) -> None:
+        """What is done out of the help is done on the screen that it lies over."""
+        if entry.id in ("help", "back", "filter", "palette", "leave"):
+            return
+        if self.app.shown_screen.ACTION == "help" and self.app.screen is self.app.shown_screen:
+            self.app.pop_screen()
 
     # Operations
 
@@ -171,7 +182,8 @@ class Flows:
             self.app.pop_screen()
             return
         screen = registry.make(id)
-        if current is self.app.deck:
+        # Help lies over what it is about.
+        if current is self.app.deck or id == "help":
             self.app.push_screen(screen)
         else:
             self.app.switch_screen(screen)

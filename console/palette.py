@@ -31,7 +31,7 @@ class ActionProvider(Provider):
 
     async def discover(self) -> Hits:
         unit = self._stoker.shown_screen.unit
-        for entry in (entry for entry in _ENTRIES if actions.is_allowed(entry, unit)):
+        for entry in (entry for entry in self._entries if actions.is_allowed(entry, unit)):
             yield DiscoveryHit(
                 f"{entry.title}  [{entry.key}]".replace("[", "\\["),
                 self._runner(entry.id),
@@ -46,7 +46,7 @@ class ActionProvider(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         unit = self._stoker.shown_screen.unit
-        for entry in _ENTRIES:
+        for entry in self._entries:
             score = max(matcher.match(entry.title), matcher.match(entry.help) * 0.6)
             if score > 0:
                 text = entry.help
@@ -71,6 +71,11 @@ class ActionProvider(Provider):
                     text=f"theme {theme}",
                     help="Change the colours.",
                 )
+
+    @property
+    def _entries(self) -> tuple[actions.Action, ...]:
+        """Those of the screen first: they are why one is there."""
+        return (*actions.of_screen(self._stoker.shown_screen.ACTION), *_ENTRIES)
 
     @property
     def _stoker(self) -> StokerApp:

@@ -10,23 +10,26 @@ from console.actions.changing import LIVE, RUN, WEIGHTS
 from console.actions.conditions import refusal, state_words
 from console.actions.log import LOG
 from console.actions.looking import LOOK, MOVE, STOKER
+from console.actions.screens import SCREENS
 from engine_ctl.model import UnitView
 
 __all__ = [
     "ACTIONS",
     "LOG_ACTIONS",
+    "SCREENS",
     "Action",
     "action",
     "allowed_now",
     "groups",
     "is_allowed",
+    "of_screen",
     "refusal",
     "state_words",
 ]
 
 ACTIONS: tuple[Action, ...] = (*RUN, *LIVE, *WEIGHTS, *LOOK, *MOVE, *STOKER)
 LOG_ACTIONS = LOG
-_BY_ID = {entry.id: entry for entry in (*ACTIONS, *LOG_ACTIONS)}
+_BY_ID = {entry.id: entry for entry in (*ACTIONS, *LOG_ACTIONS, *SCREENS)}
 
 
 def action(id: str) -> Action:
@@ -37,9 +40,16 @@ def action(id: str) -> Action:
 def groups() -> dict[str, tuple[Action, ...]]:
     """Actions by group, in the registry's order (for help and the palette)."""
     found: dict[str, list[Action]] = {}
-    for entry in (*ACTIONS, *LOG_ACTIONS):
+    for entry in (*ACTIONS, *LOG_ACTIONS, *SCREENS):
         found.setdefault(entry.group, []).append(entry)
     return {name: tuple(entries) for name, entries in found.items()}
+
+
+def of_screen(name: str | None) -> tuple[Action, ...]:
+    """The actions that a screen, named by the action that opens it, has for itself."""
+    if name == "log":
+        return LOG_ACTIONS
+    return tuple(entry for entry in SCREENS if entry.screen == name)
 
 
 def is_allowed(entry: Action, unit: UnitView | None) -> bool:

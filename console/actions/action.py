@@ -21,7 +21,8 @@ class Action:
 
     `keys` is a comma-separated list in Textual's spelling, the first is shown; `title` is the
     footer's word; `help` one sentence; `command` the CLI sub-command; `scope` is `unit` (needs a
-    selected unit for which `allowed` holds), `deck` (always), `app` or `log` (in a log only);
+    selected unit for which `allowed` holds), `deck` (always), `app`, `log` (in a log only) or
+    `screen` (on the one whose action is `screen` only);
     `rank` orders the footer, small first, None keeps it out of the footer. `why_not` says of a
     unit for which `allowed` does not hold what it lacks, where that is more than its phase."""
 
@@ -36,6 +37,7 @@ class Action:
     rank: int | None = None
     asks: bool = False
     why_not: Why | None = None
+    screen: str = ""
 
     @property
     def key(self) -> str:

@@ -10,6 +10,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import Screen
 
+from console import actions
 from console.view import layout, machine
 from console.view.deck import field_keys, filtered, footers, said
 from console.view.spans import Item, Line, Span, clean, clip_line, line, spread, width
@@ -28,6 +29,11 @@ class StokerScreen(Screen[None]):
     """A full screen that is given each snapshot by `show`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = CLASSES
+    ACTION: ClassVar[str | None] = None
+
+    def perform_own(self, id: str) -> None:
+        """Do an action of this screen's own."""
+        getattr(self, f"action_{id.removeprefix(f'{self.ACTION}_')}")()
 
     def on_resize(self, event: events.Resize) -> None:
         self.again()
@@ -106,7 +112,7 @@ class DetailScreen(StokerScreen):
     NAME: ClassVar[str] = ""
     PER_UNIT: ClassVar[bool] = False
     CURSOR: ClassVar[bool] = False
-    KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    FILTER: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,6 +144,10 @@ class DetailScreen(StokerScreen):
     def stamp(self, unit: UnitView | None) -> object:
         """Ask again when this changes."""
         return (unit.unit, unit.run, unit.phase) if unit and self.PER_UNIT else ""
+
+    def offers(self, entry: actions.Action) -> bool:
+        """Whether an action of this screen's own would do something now."""
+        return True
 
     def narrowed(self, items: Sequence[Item]) -> list[Item]:
         """The items that the filter's word lets through."""
@@ -177,16 +187,24 @@ class DetailScreen(StokerScreen):
             left += [Span(clean(unit.unit), "bold"), Span(f"  {clean(unit.profile)}", "muted")]
         if self.word:
             left += [Span("  filter ", "muted"), Span(clean(self.word), "match")]
-        last: list[Span] = [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
+        last: list[Span] = [Span("esc", "key", "back"), Span(f" {self._behind} ", "foot", "back")]
         if self.PER_UNIT:
-            last = [Span("[ ]", "key"), Span(" unit  ", "foot"), *last]
+            unit_keys = Span("[", "key", "previous_unit"), Span(" ]", "key", "next_unit")
+            last = [*unit_keys, Span(" unit  ", "foot", "next_unit"), *last]
         keys: list[Span] = []
         room = cells - min(width(left), 24) - 1
-        for key, title, action in self.KEYS:
-            more = [Span(key, "key", action), Span(f" {title}  ", "foot", action)]
+        own = tuple(entry for entry in actions.of_screen(self.ACTION) if self.offers(entry))
+        for entry in (*own, actions.action("filter")) if self.FILTER else own:
+            more = [Span(entry.key, "key", entry.id), Span(f" {entry.title}  ", "foot", entry.id)]
             if width((*keys, *more, *last)) <= room:
                 keys += more
         return spread(left, (*keys, *last), cells)
+
+    @property
+    def _behind(self) -> str:
+        """Where escape leads."""
+        below = self.app.screen_stack[-2:-1] if self.app.screen is self else []
+        return str(getattr(below[0], "ACTION", None) or "deck") if below else "deck"
 
     def _ask_if_new(self, unit: UnitView | None) -> None:
         stamp = self.stamp(unit)

@@ -10,11 +10,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from console.view.spans import Item, Line, clip_line, width
+from console.view.spans import Item, Line, Span, clip_line, width
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
 Answer = TypeVar("Answer")
+_KEYS = {"esc": "escape"}
+
+
+def key_spans(key: str, text: str) -> tuple[Span, Span]:
+    """A key of a card and what it does; a click on it presses it."""
+    press = f"key:{_KEYS.get(key, key)}"
+    return Span(key, "key", press), Span(f" {text}   ", "", press)
 
 
 class CardScreen(ModalScreen[Answer]):

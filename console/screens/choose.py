@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import events
 from textual.binding import Binding, BindingType
 
-from console.screens.card import CardScreen
+from console.screens.card import CardScreen, key_spans
 from console.view import profiles as view
 from console.view.deck import filtered
 from console.view.spans import Item, Line, Span, clean, line
@@ -58,7 +58,7 @@ class ChooseProfile(CardScreen[str | None]):
             found = [p for p in self._profiles if p.name != self._current and not p.problem]
             listed = [i for i in view.listing(found, self.room) if i.key or not self.word]
             lines += filtered(listed, self.word)
-        keys = (Span("enter", "key"), Span(" take   "), Span("esc", "key"), Span(" back"))
+        keys = (*key_spans("enter", "take"), *key_spans("esc", "back"))
         self.put(cast("list[Item]", lines), least=min(self.room, 70), keys=keys)
 
     def on_key(self, event: events.Key) -> None:

@@ -24,7 +24,7 @@ class EventsScreen(DetailScreen):
     ACTION: ClassVar[str] = "events"
     NAME: ClassVar[str] = "events"
     CURSOR: ClassVar[bool] = True
-    KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = (("/", "filter", "filter"),)
+    FILTER: ClassVar[bool] = True
 
     def stamp(self, unit: UnitView | None) -> object:
         snapshot = self.stoker.snapshot

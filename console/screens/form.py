@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from console.screens.card import CardScreen
+from console.screens.card import CardScreen, key_spans
 from console.view.spans import Span, clean, line
 from console.widgets.lines import Lines
 
@@ -70,10 +70,10 @@ class FormScreen(CardScreen[tuple[str, ...] | None]):
         self.show()
 
     def show(self) -> None:
-        keys = [Span("enter", "key"), Span(f" {self._verb}   ")]
+        keys = [*key_spans("enter", self._verb)]
         if len(self._fields) > 1:
-            keys += [Span("tab", "key"), Span(" next field   ")]
-        keys += [Span("esc", "key"), Span(" back")]
+            keys += key_spans("tab", "next field")
+        keys += key_spans("esc", "back")
         if self._said:
             keys = [Span(f"✗ {clean(self._said)}", "error")]
         self.put([line(Span(self._title, "bold")), ()], min(self.room, 66), tuple(keys))

@@ -16,6 +16,12 @@ class HelpScreen(DetailScreen):
 
     ACTION: ClassVar[str] = "help"
     NAME: ClassVar[str] = "help"
+    FILTER: ClassVar[bool] = True
+
+    def on_mount(self) -> None:
+        below = self.app.screen_stack[-2:-1]
+        self._of = getattr(below[0], "ACTION", None) if below else None
+        super().on_mount()
 
     def items(self, snapshot: Snapshot, unit: UnitView | None, cells: int) -> Sequence[Item]:
-        return view.items(unit, cells)
+        return view.items(unit, cells, self._of)

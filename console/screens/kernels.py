@@ -16,6 +16,7 @@ class KernelsScreen(DetailScreen):
 
     ACTION: ClassVar[str] = "kernels"
     NAME: ClassVar[str] = "kernels"
+    FILTER: ClassVar[bool] = True
     PER_UNIT: ClassVar[bool] = True
 
     def question(self, unit: UnitView | None) -> Callable[[], Any] | None:

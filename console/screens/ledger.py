@@ -16,6 +16,7 @@ class LedgerScreen(DetailScreen):
 
     ACTION: ClassVar[str] = "ledger"
     NAME: ClassVar[str] = "memory"
+    FILTER: ClassVar[bool] = True
 
     def items(self, snapshot: Snapshot, unit: UnitView | None, cells: int) -> Sequence[Item]:
         alarms = machine.alerts(snapshot, cells)

@@ -51,6 +51,9 @@ class LogScreen(LogSearching, LogChoosing):
         Binding(entry.keys, f"log('{entry.id}')", show=False) for entry in actions.groups()["Log"]
     ]
 
+    def perform_own(self, id: str) -> None:
+        self.action_log(id)
+
     def action_log(self, id: str) -> None:
         """Do an action of the registry's group Log."""
         getattr(self, f"do_{id.removeprefix('log_')}")()

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
-from console.screens.card import CardScreen
+from console.screens.card import CardScreen, key_spans
 from console.view.spans import Item, Span, clean, line
 from console.widgets.lines import Lines
 
@@ -59,12 +59,12 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
             on = key in self._chosen
             sign = ("[x] " if on else "[ ] ") if self._several else ("● " if on else "  ")
             items.append(Item(key, (line(Span(sign, "accent"), Span(clean(text))),)))
-        keys = [Span("enter", "key"), Span(" take   ")]
+        keys = [*key_spans("enter", "take")]
         if self._several:
-            keys += [Span("space", "key"), Span(" one more or less   ")]
+            keys += key_spans("space", "one more or less")
         if self._every:
-            keys += [Span("a", "key"), Span(" all   ")]
-        keys += [Span("esc", "key"), Span(" back")]
+            keys += key_spans("a", "all")
+        keys += key_spans("esc", "back")
         items.append(Item(None, ((), tuple(keys))))
         self.put(items, least=min(self.room, 40))
 

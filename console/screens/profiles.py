@@ -10,10 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
+from console import actions
 from console.screens.base import StokerScreen
 from console.view import profiles as view
 from console.view.deck import filtered
-from console.view.spans import Line, Span, clean, line, spread
+from console.view.spans import Line, Span, clean, clip_middle, line, spread
 from console.widgets.lines import Lines
 from engine_ctl.answers import ProfileDetail, ProfileSummary
 from engine_ctl.model import Kind
@@ -134,12 +135,15 @@ class ProfilesScreen(StokerScreen):
         if self.word:
             left += [Span(" filter ", "muted"), Span(clean(self.word), "match")]
         unit = self.stoker.selected_unit
-        keys = [Span("enter", "key"), Span(" edit  ", "foot")]
-        if unit is not None and unit.kind is Kind.ENGINE and cells >= 100:
-            keys += [Span("d", "key"), Span(f" difference to {clean(unit.unit)}  ", "foot")]
-        keys += [Span("c", "key"), Span(" copy  ", "foot")]
-        keys += [Span("n", "key"), Span(" new unit  ", "foot")]
-        keys += [Span("/", "key", "filter"), Span(" filter  ", "foot", "filter")]
+        keys: list[Span] = []
+        for id in ("edit", "difference", "copy", "create", "filter"):
+            entry = actions.action(id if id == "filter" else f"profiles_{id}")
+            title = entry.title
+            if id == "difference":
+                if unit is None or unit.kind is not Kind.ENGINE or cells < 100:
+                    continue
+                title += f" to {clip_middle(clean(unit.unit), 20)}"
+            keys += [Span(entry.key, "key", entry.id), Span(f" {title}  ", "foot", entry.id)]
         keys += [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
         return spread(left, keys, cells)
 

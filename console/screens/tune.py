@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
+from console import actions
 from console.screens.base import DetailScreen
 from console.screens.form import Field, FormScreen
 from console.view import tune
@@ -33,12 +34,7 @@ class TuneScreen(DetailScreen):
     NAME: ClassVar[str] = "tune"
     PER_UNIT: ClassVar[bool] = True
     CURSOR: ClassVar[bool] = True
-    KEYS: ClassVar[tuple[tuple[str, str, str], ...]] = (
-        ("c", "chart", ""),
-        ("B", "save best", ""),
-        ("X", "export", ""),
-        ("/", "filter", "filter"),
-    )
+    FILTER: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "chart", show=False),
         Binding("B", "save_best", show=False),
@@ -78,6 +74,9 @@ class TuneScreen(DetailScreen):
     def on_lines_moved(self, message: Lines.Moved) -> None:
         message.stop()
         self.again()
+
+    def offers(self, entry: actions.Action) -> bool:
+        return self.answer is not None
 
     # Charts
 

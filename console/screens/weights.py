@@ -19,6 +19,7 @@ class WeightsScreen(DetailScreen):
 
     ACTION: ClassVar[str] = "weights"
     NAME: ClassVar[str] = "weights"
+    FILTER: ClassVar[bool] = True
     CURSOR: ClassVar[bool] = True
 
     def stamp(self, unit: UnitView | None) -> object:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
+from console import actions
 from console.screens.base import DetailScreen
 from console.view import why
 from console.view.spans import Item
@@ -23,7 +24,7 @@ class WhyScreen(DetailScreen):
     PER_UNIT: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "apply", show=False),
-        Binding("enter", "in_log", show=False, priority=True),
+        Binding("enter", "in_log", show=False, priority=True),  # before the lines' own
     ]
 
     @property
@@ -44,11 +45,20 @@ class WhyScreen(DetailScreen):
             message.stop()
             self.action_in_log()
 
+    def offers(self, entry: actions.Action) -> bool:
+        if self.card is None:
+            return False
+        return bool(self.card.fixes if entry.id == "why_apply" else self.card.log)
+
     def action_apply(self) -> None:
         unit = self.unit
         if unit is not None and self.card is not None and self.card.fixes:
             self.stoker.flows.apply(unit, self.card.fixes[:1])
+        else:
+            self.stoker.say("No value is proposed here.", "warn")
 
     def action_in_log(self) -> None:
         if self.card is not None and self.unit is not None:
             self.stoker.open_log(self.unit.unit, self.card.run, self.card.log_offset)
+        else:
+            self.stoker.say("There is no failure to show in a log; l opens it.", "warn")

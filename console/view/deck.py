@@ -26,6 +26,7 @@ _SEVERITY = {"error": "error", "warning": "warn"}
 _ROUTE = re.compile(r"\] Route: /\S*, Methods: ")
 _ACCESS = re.compile(r' - "([A-Z]+ \S+) HTTP/[\d.]+" (\d{3})')
 _SAID_ROWS = 4
+_PRESSED = {"esc": "escape", "^r": "ctrl+r", "^t": "ctrl+t"}
 _PREFIX = re.compile(r"^\((?P<who>[\w./-]+)(?: pid=\d+)?\)\s*")
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|WARNING)\b")
 _HEAD = re.compile(
@@ -184,7 +185,8 @@ def field_keys(title: str, hints: Sequence[tuple[str, str]], cells: int) -> Line
     """The footer while an input line has the keys."""
     spans: list[Span] = [Span(f" {title}  ", "title")]
     for key, text in hints:
-        spans += [Span(key, "key"), Span(f" {text}  ", "foot")]
+        press = f"key:{_PRESSED.get(key, key)}"
+        spans += [Span(key, "key", press), Span(f" {text}  ", "foot", press)]
     return clip_line(spans, cells)
 
 

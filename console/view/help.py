@@ -33,6 +33,23 @@ WORDS = (
     ("swap", "another profile in the place of a running engine, with rollback"),
     ("orphan", "a process that holds memory although its run is over"),
 )
+_ORDER = ("Run", "Look", "Move", "Live", "Weights", "Stoker")
+# What the widgets do with keys, and what the mouse does.
+_MORE = {
+    "Move": (
+        ("↑ ↓  home end", "From unit to unit, or through what is shown; page up and down too."),
+        ("1 … 9", "To the unit of that number."),
+        ("enter", "Open what says most of the unit now: why it failed, its queues, its log."),
+        ("mouse", "Click selects, a second click opens; every key that is shown can be clicked."),
+    ),
+    "Log": (
+        ("↑ ↓ j k  space b", "Line by line, page by page; ^d and ^u half a page."),
+        ("g G  home end", "To the first line, to the last; at the end new lines are followed."),
+        ("← →  0", "Along lines that go on (…); back to their beginning."),
+        ("enter", "Open or close the fold of a line."),
+        ("mouse", "The wheel scrolls, with shift sideways; dragging marks; twice opens a fold."),
+    ),
+}
 BAR = (
     ("weights", "held by preload daemons"),
     ("engine", "engines"),
@@ -43,15 +60,20 @@ BAR = (
 )
 
 
-def items(unit: UnitView | None, cells: int) -> list[Item]:
-    """Everything on the help screen; a key that the selected unit does not allow now is dim."""
+def items(unit: UnitView | None, cells: int, screen: str | None = None) -> list[Item]:
+    """Everything on the help screen: first the keys of the screen that it was called on, then what
+    is used most. A key that the selected unit does not allow now is dim."""
     found: list[Item] = [
         Item(None, ((), line(Span("  Leaving the console (q) never stops an engine.", "ok"))))
     ]
-    for name, entries in actions.groups().items():
-        found.append(_title(name))
-        for entry in entries:
-            found.append(_key(entry, unit, cells))
+    own = [entry.group for entry in actions.of_screen(screen)[:1]]
+    groups = actions.groups()
+    for name in dict.fromkeys((*own, *_ORDER, *groups)):
+        found.append(_title(f"{name}, the screen that you come from" if name in own else name))
+        found += [_key(entry, unit, cells) for entry in groups.get(name, ())]
+        found += [
+            _entry(Span(f"  {key:<19}", "key"), text, cells) for key, text in _MORE.get(name, ())
+        ]
     found.append(_title("Signs"))
     found += [
         Item(None, (line(Span(f"  {sign:<10} ", style), Span(text)),))

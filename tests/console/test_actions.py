@@ -6,12 +6,17 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from console import actions
 from console.main import COMMANDS
+from console.screens import registry
+from console.screens.base import StokerScreen
+from console.screens.log import LogScreen
+from console.view import help
 from engine_ctl.model import Kind, Phase, UnitView, Verdict
 
 
@@ -27,6 +32,38 @@ def test_no_key_means_two_things() -> None:
     keys = Counter(key for entry in actions.ACTIONS for key in entry.keys.split(","))
     assert [key for key, times in keys.items() if times > 1] == []
     assert len({entry.id for entry in actions.ACTIONS}) == len(actions.ACTIONS)
+
+
+NAVIGATION = {"up", "down", "pageup", "pagedown", "home", "end", "space", "left", "right"}
+
+
+@pytest.mark.parametrize("name", [*registry._SCREENS, "log"])
+def test_every_key_of_a_screen_is_an_action_with_words(name: str) -> None:
+    if name == "log":
+        screen: type[StokerScreen] = LogScreen
+    else:
+        screen = getattr(import_module(registry._SCREENS[name][0]), registry._SCREENS[name][1])
+    keys = {
+        key
+        for each in screen.__mro__
+        if each.__module__.startswith("console.screens")
+        for binding in each.__dict__.get("BINDINGS", ())
+        for key in binding.key.split(",")
+    }
+    own = actions.of_screen(screen.ACTION)
+    named = {key for entry in own for key in entry.keys.split(",")}
+    assert keys - NAVIGATION <= named
+    for entry in own:
+        assert entry.help.endswith(".") and entry.title
+        if name != "log":
+            assert hasattr(screen, f"action_{entry.id.removeprefix(f'{name}_')}")
+
+
+def test_every_action_is_in_the_help() -> None:
+    whole = [span.text for item in help.items(None, 120) for row in item.lines for span in row]
+    titles = {text.strip() for text in whole}
+    everything = [*actions.ACTIONS, *actions.LOG_ACTIONS, *actions.SCREENS]
+    assert {entry.title for entry in everything} <= titles
 
 
 def test_the_guide_names_every_key() -> None:

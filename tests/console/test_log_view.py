@@ -427,9 +427,28 @@ async def test_a_unit_whose_log_is_gone(until: Until, tmp_path: Path) -> None:
 
 async def test_help_has_the_keys_of_the_log(until: Until, growing: Path) -> None:
     async with opened(until, growing) as view:
+        log = view.screen
         await view.pilot.press("question_mark")
-        text = "\n".join(view.app.shown_screen.lines("body").text)
-        assert "first error" in text and "only matches" in text
+        body = view.app.shown_screen.lines("body")
+        text = "\n".join(body.text)
+        assert text.index("Log, the screen that you come from") < text.index("Run")
+        assert "first error" in text and "only matches" in text and "Open or close the fold" in text
+        # A key in the help is pressed on the screen that it is about; escape leads back there.
+        row = next(y for y, told in enumerate(body.text) if told.strip().startswith("w  "))
+        await view.pilot.click("#body", offset=(2, row))
+        await until(view.pilot, lambda: view.app.screen is log)
+        assert view.lines.wrap
+        await view.pilot.press("question_mark")
+        assert "esc log" in view.app.shown_screen.lines("log-title").text[0]
+        await view.pilot.press("escape")
+        assert view.app.screen is log
+        # The palette has them too.
+        await view.pilot.press("ctrl+p")
+        await view.pilot.press(*"wrap")
+        await until(view.pilot, lambda: "Wrap long lines" in painted(view.app))
+        while view.app.screen.id == "--command-palette":
+            await view.pilot.press("enter")
+        await until(view.pilot, lambda: not view.lines.wrap)
 
 
 def test_text_is_data() -> None:
