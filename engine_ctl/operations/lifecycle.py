@@ -99,9 +99,7 @@ def endpoint_for(
     own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
     if own.uds is not None:
         refuse_if([fronts.front_problem(profile)])
-        problem = ports.socket_problem(own.uds)
-        if problem:
-            raise Busy(problem)
+        ports.refuse_socket(own.uds)
         return own
     front = fronts.live(ctx.store, unit)
     held = front.spec().port if front is not None else None

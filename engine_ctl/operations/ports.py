@@ -8,6 +8,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+from engine_ctl.errors import Busy, Failed
 from engine_ctl.model import Cause
 from engine_ctl.supervise import procs, stale
 from engine_ctl.supervise.listener import command_of
@@ -39,25 +40,29 @@ def first_free(host: str, start: int = 8000, taken: frozenset[int] = frozenset()
     raise OSError(errno.EADDRINUSE, f"no free port from {start} up")
 
 
-def socket_problem(path: str) -> str | None:
-    """Why an engine cannot listen on a Unix socket at `path`; None when it can. A socket that
-    nobody listens on any more is none: the shim takes it away before the engine binds it."""
+def refuse_socket(path: str) -> None:
+    """Raise Failed, or Busy where somebody listens, when an engine cannot listen on a Unix socket
+    at `path`. One that nobody listens on any more is fine: the shim takes it away before the
+    engine binds it."""
     if not path.startswith("/"):
-        return f"uds: {path} is no absolute path, and an engine starts in no directory of yours"
+        raise Failed(
+            f"uds: {path} is no absolute path, and an engine starts in no directory of yours"
+        )
     if len(os.fsencode(path)) > _LONGEST:
-        return f"uds: {path} is longer than the {_LONGEST} bytes that a socket's path may have"
+        raise Failed(
+            f"uds: {path} is longer than the {_LONGEST} bytes that a socket's path may have"
+        )
     if not os.path.isdir(os.path.dirname(path)):
-        return f"uds: the directory {os.path.dirname(path)} does not exist"
-    if not os.path.lexists(path):
-        return None
-    if stale.is_stale(path):
-        return None
+        raise Failed(f"uds: the directory {os.path.dirname(path)} does not exist")
+    if not os.path.lexists(path) or stale.is_stale(path):
+        return
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)
         except OSError as error:
-            return f"uds: {path} is there already and no socket to use: {error.strerror}"
-    return f"uds: somebody listens on {path} already; stop it or set another path"
+            why = error.strerror
+            raise Failed(f"uds: {path} is there already and no socket to use: {why}") from None
+    raise Busy(f"uds: somebody listens on {path} already; stop it or set another path")
 
 
 def owner(port: int) -> tuple[int, str] | None:

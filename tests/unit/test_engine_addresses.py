@@ -131,19 +131,25 @@ def test_an_engine_on_ipv6(here: Serving) -> None:
 
 def test_what_is_in_the_place_of_a_socket(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    assert ports.socket_problem(str(path)) is None
+    ports.refuse_socket(str(path))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen(1)
-        assert "somebody listens" in str(ports.socket_problem(str(path)))
+        with pytest.raises(Busy, match="somebody listens"):
+            ports.refuse_socket(str(path))
         assert not stale.is_stale(str(path))
-    assert ports.socket_problem(str(path)) is None and stale.is_stale(str(path))
+    ports.refuse_socket(str(path))
+    assert stale.is_stale(str(path))
     stale.remove(str(path))
     assert not path.exists()
     path.write_text("kept")
-    assert "no socket to use" in str(ports.socket_problem(str(path)))
     stale.remove(str(path))
     assert path.read_text() == "kept"
-    assert "does not exist" in str(ports.socket_problem(str(tmp_path / "no" / "s")))
-    assert "absolute" in str(ports.socket_problem("s"))
-    assert "longer" in str(ports.socket_problem("/" + "s" * 200))
+    for place, why in (
+        (str(path), "no socket to use"),
+        (str(tmp_path / "no" / "s"), "does not exist"),
+        ("s", "absolute"),
+        ("/" + "s" * 200, "longer"),
+    ):
+        with pytest.raises(Failed, match=why):
+            ports.refuse_socket(place)
