@@ -37,7 +37,10 @@ _LIVE_KEYS = (
     "schema",
     "origin",
 )
-# Of a preload section: what only the engine reads.
+# Of a preload section: what only the engine reads, and what a running daemon keeps (it is used
+# again by its weights' key, whatever else it was started with).
+_DAEMON_SIDE = ("health_port", "seed_token")
+_DAEMON_KEEPS = "from the daemon's next start on"
 _ENGINE_SIDE = ("mode", "fallback", "connect_timeout_s", "state_timeout_s")
 _OTHER_GPUS = "the weights are needed on other GPUs"
 _BUDGET = "max_num_batched_tokens"
@@ -145,10 +148,11 @@ def _arguments(
         plain = name.partition(".")[0]
         both = bool(as_map(left)) and bool(as_map(right))
         weights = drafted or plain not in _SPECULATION
-        note = _argument_note(plain, kept and not daemon)
+        note = _DAEMON_KEEPS if daemon else _argument_note(plain, kept)
         for key, was, now in _leaves(f"{prefix}.{name}", left, right):
             secret = is_secret(key.rpartition(".")[2]) or name == "watermark_config"
             inside = key.removeprefix(f"{prefix}.{plain}").strip(".").partition(".")[0]
+            engine_key = key.removeprefix("preload.")
             budget = plain == "enable_chunked_prefill" and "max_num_batched_tokens" in {
                 **old,
                 **new,
@@ -158,12 +162,14 @@ def _arguments(
                 before=MASK if secret and was is not None else was,
                 after=MASK if secret and now is not None else now,
                 cost=RELOAD
-                if daemon or (weights and reloads(key, plain, schema.version))
+                if weights and reloads(engine_key, plain, schema.version)
+                else LIVE
+                if daemon
                 else RESTART,
                 compile_miss=not daemon
                 and not budget
                 and compiles(plain, argument, inside if both or "." in name else ""),
-                note=note,
+                note="" if daemon and reloads(engine_key, plain, schema.version) else note,
             )
 
 
@@ -237,7 +243,8 @@ def _preload(
                 key=f"preload.{name}",
                 before=masked(name, old),
                 after=masked(name, new),
-                cost=RESTART if name in _ENGINE_SIDE else RELOAD,
+                cost=RESTART if name in _ENGINE_SIDE else LIVE if name in _DAEMON_SIDE else RELOAD,
+                note=_DAEMON_KEEPS if name in _DAEMON_SIDE else "",
             )
 
 

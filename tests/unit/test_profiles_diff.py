@@ -263,6 +263,24 @@ def test_the_cost_of_a_variable(name: str, price: str, miss: bool) -> None:
     assert (change.cost, change.compile_miss) == (price, miss)
 
 
+@pytest.mark.parametrize(
+    ("change", "key", "price"),
+    [
+        ({"args": {"tensor_parallel_size": 2}}, "preload.args.tensor_parallel_size", "reload"),
+        ({"args": {"gpu_memory_utilization": 0.5}}, "preload.args.gpu_memory_utilization", "live"),
+        ({"health_port": 9301}, "preload.health_port", "live"),
+        ({"seed_token": EnvRef(from_env="T")}, "preload.seed_token", "live"),
+        ({"fallback": False}, "preload.fallback", "restart"),
+    ],
+)
+def test_a_daemon_is_used_again_by_its_weights_alone(
+    change: dict[str, Any], key: str, price: str
+) -> None:
+    found = only(profile(preload=Preload()), profile(preload=Preload(**change)))
+    assert (found.key, found.cost) == (key, price)
+    assert (found.note == "from the daemon's next start on") == (price == "live")
+
+
 def test_what_a_daemon_loads_by_is_said_to_stay() -> None:
     before, after = (profile(a, preload=Preload()) for a in ({}, {"load_format": "dummy"}))
     assert "stop it first" in only(before, after).note
