@@ -69,7 +69,7 @@ def add(spec: str, name: str | None, as_json: bool) -> None:
 
     `cpu` is the CPU build from PyPI (about 2 minutes and 4 GB of disk, 6 GB free while it
     installs); `vllm==VERSION` the CUDA build (15 GB); a path is an interpreter that can import
-    vLLM, never changed.
+    vLLM, its environment, or the `vllm` command there; nothing of it is changed.
     """
     from engine_ctl.runtimes import manage
 

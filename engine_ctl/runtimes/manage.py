@@ -17,20 +17,23 @@ from engine_ctl.runtimes.store import Runtime, RuntimeStore, missing, stamp_of
 
 
 def add(dirs: Dirs, spec: str, report: Report, name: str | None = None) -> Runtime:
-    """Add a runtime: `cpu`, `vllm==VERSION`, or the path of an interpreter (never changed)."""
+    """Add a runtime: `cpu`, `vllm==VERSION`, or the path of an interpreter (never changed), of its
+    environment, or of the `vllm` command beside it; `vllm` alone is the one on PATH."""
     what = recipe(spec)
     if what is not None:
         made = install(dirs, what, report, name)
         arguments.learn(dirs, made)
         return made
     if "/" not in spec:
-        found = shutil.which(spec) if spec.startswith("python") else None
+        found = shutil.which(spec) if spec == "vllm" or spec.startswith("python") else None
         if found is None:
             raise Usage(f"{spec!r} is none of: cpu, vllm==VERSION, /path/to/python")
         spec = found
     path = Path(spec).expanduser()
     if path.is_dir() and (path / "bin" / "python").exists():
         path = path / "bin" / "python"
+    elif path.name == "vllm":
+        path = Path(detect.interpreter_of(path) or path)
     return add_interpreter(dirs, str(path.absolute()), report, name)
 
 

@@ -161,3 +161,19 @@ def test_metadata_of_the_operators_own_path_is_not_what_engines_find(
     made = install.verified(tmp_path / "rt", "rt", str(python), managed=False, source="")
     assert made.platform == "cpu" and made.overlay is not None
     assert list(Path(made.overlay).glob("vllm-*.dist-info/METADATA"))
+
+
+@pytest.mark.parametrize("given", ["vllm", "{env}/bin/vllm", "{env}/bin/python", "{env}"])
+def test_an_installation_is_named_by_any_part_of_it(
+    given: str, dirs: Dirs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = tmp_path / "env"
+    (env / "bin").mkdir(parents=True)
+    (env / "bin" / "python").touch(mode=0o755)
+    (env / "bin" / "vllm").write_text(f"#!{env}/bin/python\n")
+    (env / "bin" / "vllm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(env / "bin"))
+    asked: list[str] = []
+    monkeypatch.setattr(manage, "add_interpreter", lambda _, python, *rest: asked.append(python))
+    manage.add(dirs, given.format(env=env), lambda *_: None)
+    assert asked == [f"{env}/bin/python"]
