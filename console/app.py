@@ -189,9 +189,9 @@ class StokerApp(App[None]):
 
     def action_jump(self, number: int) -> None:
         if self.shown_screen is self.deck and self.snapshot is not None:
-            units = self.snapshot.units
-            if number <= len(units):
-                self.deck.lines("units").select(units[number - 1].unit)
+            table = self.deck.lines("units")
+            if number <= len(table.keys):
+                table.select(table.keys[number - 1])
 
     def open_log(self, unit: str, run: str | None = None, offset: int | None = None) -> None:
         """Open the whole log of the unit's run (None: the current one), at a byte offset."""

@@ -313,6 +313,18 @@ class Flows:
         self.app.deck.lines("units").action_move(-1)
         self.app.shown_screen.again()
 
+    def do_sort(self, unit: UnitView | None, target: str) -> None:
+        self._sort(target, 1)
+
+    def do_sort_back(self, unit: UnitView | None, target: str) -> None:
+        self._sort("", -1)
+
+    def _sort(self, column: str, step: int) -> None:
+        if self.app.shown_screen is self.app.deck:
+            self.app.deck.sort_by(column, step)
+        else:
+            self.app.say("Units are sorted on the deck.", "warn")
+
     def do_filter(self, unit: UnitView | None, target: str) -> None:
         screen = self.app.shown_screen
         from console.widgets.filter import open_filter

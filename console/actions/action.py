@@ -57,4 +57,6 @@ _KEY_NAMES = {
     "right_curly_bracket": "}",
     "ampersand": "&",
     "escape": "esc",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
 }

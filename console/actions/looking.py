@@ -128,6 +128,13 @@ MOVE: tuple[Action, ...] = (
         "On a detail screen: the same for the previous unit.",
     ),
     _move(
+        "sort",
+        "greater_than_sign",
+        "sort",
+        "On the deck: sort the units by the next column; a click on a title does that too.",
+    ),
+    _move("sort_back", "less_than_sign", "sort back", "On the deck: by the column before."),
+    _move(
         "filter",
         "slash",
         "filter",

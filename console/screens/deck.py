@@ -8,10 +8,12 @@ from textual.app import ComposeResult
 
 from console.screens.base import StokerScreen, set_height
 from console.view import deck, layout, machine, units
+from console.view.sorting import Sort, beside, pressed, sorted_units
 from console.view.spans import Line, Span
 from console.widgets.lines import Lines
 
 if TYPE_CHECKING:
+    from console.view.table import Column
     from engine_ctl.model import Snapshot, UnitView
 
 
@@ -23,6 +25,8 @@ class DeckScreen(StokerScreen):
         self._name_cells = 10
         self._tail: tuple[str | None, tuple[str, ...]] = (None, ())
         self.word = ""
+        self.sort: Sort | None = None
+        self.columns: tuple[Column, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Lines(id="header")
@@ -86,7 +90,8 @@ class DeckScreen(StokerScreen):
     def _titles(self, snapshot: Snapshot, cells: int) -> Line:
         if not snapshot.units:
             return ()
-        return units.title(units.columns_for(snapshot.units, cells, self._name_cells))
+        self.columns = units.columns_for(snapshot.units, cells, self._name_cells)
+        return units.title(self.columns, self.sort)
 
     def _show_units(self, snapshot: Snapshot, cells: int) -> None:
         table = self.lines("units")
@@ -97,11 +102,19 @@ class DeckScreen(StokerScreen):
         longest = max(len(unit.unit) for unit in snapshot.units)
         self._name_cells = max(self._name_cells, longest)
         columns = units.columns_for(snapshot.units, cells, self._name_cells)
-        found = units.items(snapshot.units, columns, cells - 1)
+        found = units.items(sorted_units(snapshot.units, self.sort), columns, cells - 1)
         kept = deck.filtered(found, self.word)
         if self.word:
             kept.append(deck.filter_line(self.word, len(kept), len(found), cells - 1))
         table.set_items(kept)
+
+    def sort_by(self, column: str, step: int = 1) -> None:
+        """Sort the units by a column ("": by the next one to a side)."""
+        if column:
+            self.sort = pressed(self.sort, column)
+        else:
+            self.sort = beside(self.sort, [each.key for each in self.columns], step)
+        self.again()
 
     def show_tail(self, path: str | None, lines: tuple[str, ...]) -> None:
         """The watched log has new lines."""

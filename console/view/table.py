@@ -43,6 +43,18 @@ def heading(columns: Sequence[Column], gap: int = 1) -> Line:
     return (Span(text, "muted"),)
 
 
+def pressable(columns: Sequence[Column], action: str, marked: str, sign: str) -> Line:
+    """The line of titles, each of which performs `action` on its column; `sign` stands before the
+    one that is marked. One cell wider than `heading`, at the left."""
+    spans: list[Span] = []
+    for column in columns:
+        on = column.key == marked
+        spans.append(Span(sign if on else " ", "accent"))
+        title = pad(column.title, column.cells, column.right)
+        spans.append(Span(title, "accent" if on else "muted", action, column.key))
+    return tuple(spans)
+
+
 def row(
     columns: Sequence[Column],
     values: Mapping[str, str | Span | Sequence[Span]],

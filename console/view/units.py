@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from console.view import numbers as n
 from console.view.bars import progress, sparkline
+from console.view.sorting import Sort
 from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, fold, line, width
-from console.view.table import Column, fit, heading, row
+from console.view.table import Column, fit, pressable, row
 from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Verdict
 
 COLUMNS = (
@@ -65,9 +66,10 @@ def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> 
     return fit(columns, cells - 5)
 
 
-def title(columns: Sequence[Column]) -> Line:
-    """The line of column titles, indented like the rows."""
-    return (Span("   "), *heading(columns))
+def title(columns: Sequence[Column], sort: Sort | None = None) -> Line:
+    """The line of column titles, indented like the rows; a click on one sorts by it."""
+    sign = "▾" if sort is not None and sort.down else "▴"
+    return (Span("  "), *pressable(columns, "sort", sort.column if sort else "", sign))
 
 
 def items(

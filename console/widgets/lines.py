@@ -148,6 +148,11 @@ class Lines(ScrollView):
 
     # Cursor
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the items that can be selected, in their order."""
+        return tuple(self._first)
+
     def select(self, key: str | None) -> None:
         """Put the cursor on an item and bring it into view."""
         if key == self.key or (key is not None and key not in self._first):

@@ -250,3 +250,25 @@ async def test_the_palette_stays_up_where_it_has_no_room(size: tuple[int, int], 
         await until(pilot, lambda: app.screen.id == "--command-palette")
         await pilot.press("pagedown", "pageup", "home", "end", "up", "down", "escape")
         await until(pilot, lambda: isinstance(app.screen, DeckScreen))
+
+
+async def test_columns_sort_by_key_and_mouse(until: Any) -> None:
+    app = make(select="draft-1b")
+    async with app.run_test(size=(140, 45)) as pilot:
+        table = app.screen.query_one("#units", Lines)
+        await until(pilot, lambda: table.key == "draft-1b")
+        own = table.keys
+        titles = app.screen.query_one("#titles", Lines)
+        place = (titles.text[-1].index("tok/s") + 1, len(titles.text) - 1)
+        await pilot.click("#titles", offset=place)
+        assert table.keys[:2] == ("chat-8b", "draft-1b") and "▾" in titles.text[-1]
+        await pilot.click("#titles", offset=place)
+        assert table.keys[:2] == ("draft-1b", "chat-8b") and "▴" in titles.text[-1]
+        await pilot.click("#titles", offset=place)
+        assert table.keys == own and table.key == "draft-1b"
+        await pilot.press("greater_than_sign")
+        assert table.keys == tuple(sorted(own))
+        await pilot.press("1")
+        assert table.key == min(own)
+        await pilot.press("less_than_sign")
+        assert table.keys == own
