@@ -1,4 +1,4 @@
-"""Makes a tiny random LoRA adapter for a model, in PEFT's format. Runs under the runtime."""
+"""Makes tiny random LoRA adapters for a model, in PEFT's format. Runs under the runtime."""
 
 from __future__ import annotations
 
@@ -40,4 +40,5 @@ def main(model: Path, out: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    for number, directory in enumerate(sys.argv[2:]):
+        main(Path(sys.argv[1]), Path(directory), number)

@@ -27,6 +27,7 @@ from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness
+from engine_ctl.supervise.launch import launch
 from engine_ctl.weights import daemons, spec
 from engine_ctl.weights.client import DaemonStatus
 from profiles.argv import serve_argv
@@ -97,6 +98,7 @@ class Bench:
     runtime: Runtime
     harness: Harness
     model: Path
+    begin: daemons.Begin
     undo: list[Callable[[], object]] = field(default_factory=list)
 
     @property
@@ -111,6 +113,7 @@ class Bench:
             name="tiny",
             model=str(changes.pop("model", self.model)),
             args={key: value for key, value in args.items() if value is not None},
+            env={"VLLM_CPU_KVCACHE_SPACE": "1"},
             preload=None if preload is None else Preload(**preload),
             **changes,
         )
@@ -130,9 +133,11 @@ class Bench:
         self.later(lambda: shutil.rmtree(path, ignore_errors=True))
         return path
 
-    def start_daemon(self, unit: str, profile: Profile) -> Run:
+    def start_daemon(self, unit: str, profile: Profile, cold: bool = False) -> Run:
+        """Out of the standby, or `cold`: vLLM is imported by the launcher and by each rank."""
         asked = daemons.Asked(unit, spec.with_health_port(profile), self.runtime)
-        return daemons.start(self.store, asked, self.harness.check)
+        begin = launch if cold else self.begin
+        return daemons.start(self.store, asked, self.harness.check, begin)
 
     def wait_ready(self, run: Run) -> None:
         deadline = time.monotonic() + READY_S
@@ -143,13 +148,15 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(runtime: Runtime, env: Mapping[str, str], model: Path) -> Iterator[Bench]:
+def bench(
+    runtime: Runtime, env: Mapping[str, str], model: Path, begin: daemons.Begin
+) -> Iterator[Bench]:
     root = Path(tempfile.mkdtemp(prefix="st-"))
     (root / "s").mkdir(mode=0o700)
     (root / "state").mkdir(mode=0o700)
     dirs = Dirs.from_env({"HOME": str(root), "XDG_STATE_HOME": str(root / "state")})
     harness = shared_harness(runtime.python, env)
-    made = Bench(root, Store(dirs), runtime, harness, model)
+    made = Bench(root, Store(dirs), runtime, harness, model, begin)
     try:
         yield made
     finally:

@@ -31,8 +31,10 @@ def main() -> None:
     from vllm.plugins import load_general_plugins
 
     from engine_ctl.inside import probe_check  # noqa: F401
+    from engine_ctl.inside.standby_warm import Warm
 
     load_general_plugins()
+    Warm().up([])  # as a standby: what each fork would import, and a heap that it need not copy
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     out.write(json.dumps({"ready": True}) + "\n")
@@ -142,6 +144,7 @@ def do_check(case: dict) -> list:
 
 
 def do_load(case: dict, rank: int, scratch: str) -> bool:
+    import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -151,6 +154,7 @@ def do_load(case: dict, rank: int, scratch: str) -> bool:
     from engine_ctl.inside.probe_schema import build_parser
 
     settle(case)
+    torch.set_num_threads(1)  # several would wait for each other's cores by spinning
     os.environ["VLLM_DIST_IDENT"] = f"harness-{os.getpid()}"
     sys.argv = ["vllm", *case["argv"]]
     top, _, sub = build_parser("serve")

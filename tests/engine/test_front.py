@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,8 @@ from engine_ctl.operations import lifecycle, swapping
 from engine_ctl.swap import journal
 from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome
-from tests.engine.conftest import CpuRuntime
 from tests.engine.steady_client import SteadyClient
-from tests.engine.world import World, complete, free_port, until, world
+from tests.engine.world import World, complete, free_port, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -29,29 +27,30 @@ def quiet(_: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
-    port = free_port()
-    with world(cpu_runtime, tiny_model) as made:
-        # As long as the old engine needs on a slow machine: the default cuts a long answer off.
-        made.dirs.config.mkdir(parents=True, exist_ok=True)
-        (made.dirs.config / "front.yaml").write_text("drain_s: 100\n")
-        made.profile("fa", front=True, port=port)
-        made.profile("fb", front=True, port=port, args={"max_num_seqs": 4})
-        made.profile("plain", port=port)
-        yield made
+def here(installation: World) -> World:
+    port, made = free_port(), installation
+    # As long as the old engine needs on a slow machine: the default cuts a long answer off.
+    (made.dirs.config / "front.yaml").write_text("drain_s: 100\n")
+    made.profile("fa", front=True, port=port)
+    made.profile("fb", front=True, port=port, args={"max_num_seqs": 4})
+    made.profile("plain", port=port)
+    return made
 
 
 @pytest.fixture
 def unit(here: World) -> Iterator[str]:
-    """A unit that serves `fa` behind its front."""
+    """A unit that serves behind its front."""
     name = "u"
     if not here.ctx.store.exists(name) or not here.live_runs(name):
         here.wait_ready(lifecycle.start(here.ctx, name, "fa"))
-    elif here.ctx.store.load(name).profile != "fa":
-        swapping.swap_to(here.ctx, name, "fa", quiet)
     yield name
     assert len(here.live_runs(name)) <= 1
     assert len(here.live_runs(f"{name}-front")) <= 1
+
+
+def other(here: World, unit: str) -> str:
+    """A profile behind the front that the unit does not serve now."""
+    return "fa" if here.ctx.store.load(unit).profile == "fb" else "fb"
 
 
 def port_of(here: World, unit: str) -> int:
@@ -76,7 +75,8 @@ def test_no_request_fails_during_swaps(here: World, unit: str) -> None:
     front = here.current(f"{unit}-front").id
     with SteadyClient(port_of(here, unit), str(here.model)) as client:
         until(lambda: len(client.outcomes) > 5)
-        for profile in ("fb", "fa"):
+        for _ in range(2):
+            profile = other(here, unit)
             assert "stays with the front" in forecast(here.ctx, unit, profile).port_note
             done = swapping.swap_to(here.ctx, unit, profile, quiet)
             assert done.outcome is Outcome.COMMITTED
@@ -88,10 +88,10 @@ def test_no_request_fails_during_swaps(here: World, unit: str) -> None:
 
 
 def test_long_requests_finish_on_the_old_engine(here: World, unit: str) -> None:
-    client = SteadyClient(port_of(here, unit), str(here.model), rate=1.0, tokens=300)
+    client = SteadyClient(port_of(here, unit), str(here.model), rate=1.0, tokens=150)
     with client:
         until(lambda: (forecast(here.ctx, unit).in_flight or 0) > 0)
-        done = swapping.swap_to(here.ctx, unit, "fb", quiet)
+        done = swapping.swap_to(here.ctx, unit, other(here, unit), quiet)
     assert done.outcome is Outcome.COMMITTED
     assert client.failed == [] and len(client.outcomes) > 0
 
@@ -110,7 +110,8 @@ def test_a_killed_front_comes_back(here: World, unit: str) -> None:
 
     until(answers)
     assert here.current(f"{unit}-front").id != front.id
-    assert swapping.swap_to(here.ctx, unit, "fb", quiet).outcome is Outcome.COMMITTED
+    done = swapping.swap_to(here.ctx, unit, other(here, unit), quiet)
+    assert done.outcome is Outcome.COMMITTED
     assert complete(port, str(here.model))
 
 
@@ -131,7 +132,7 @@ def test_a_killed_engine_is_waited_for(here: World, unit: str) -> None:
 
 def test_a_swap_whose_stoker_is_killed_ends_the_waiting(here: World, unit: str) -> None:
     port, texts = port_of(here, unit), []
-    process = here.command("swap", unit, "fb", wait=False)
+    process = here.command("swap", unit, other(here, unit), wait=False)
 
     def gone_on() -> bool:
         record = journal.read(here.ctx.store, unit)
@@ -147,7 +148,12 @@ def test_a_swap_whose_stoker_is_killed_ends_the_waiting(here: World, unit: str) 
     here.document("ps")
     asker.join(120)
     assert len(texts) == 1
-    until(lambda: not here.ctx.store.locked(unit))
+
+    def gone_on_with() -> bool:
+        record = journal.read(here.ctx.store, unit)
+        return bool(record and record.outcome) and not here.ctx.store.locked(unit)
+
+    until(gone_on_with)
 
 
 def test_damaged_state_does_not_end_service(here: World, unit: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,14 @@ from engine_ctl.operations import explain, lifecycle
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.supervise import liveness, procs
 from engine_ctl.supervise.liveness import Life
-from tests.engine.conftest import CpuRuntime
-from tests.engine.world import World, complete, free_port, until, world
+from tests.engine.world import World, complete, free_port, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
-    with world(cpu_runtime, tiny_model) as made:
-        yield made
+def here(installation: World) -> World:
+    return installation
 
 
 def tree_of(here: World, unit: str) -> list[procs.Proc]:
@@ -114,30 +111,6 @@ def test_a_killed_api_server_leaves_no_children(here: World) -> None:
     assert liveness.look(run).life is Life.FAILED
 
 
-def test_restarted_by_policy_from_the_standby_and_without_it(here: World) -> None:
-    here.profile("again", restart={"policy": "on-failure", "backoff_s": 0.2})
-    run = lifecycle.start(here.ctx, "again", "again")
-    here.wait_ready(run)
-    os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
-    until(lambda: here.current("again").number == 2)
-    second = here.current("again")
-    here.wait_ready(second)
-    assert (second.spec().attempt, second.spec().via) == (2, "standby")
-    assert complete(second.spec().port or 0, str(here.model))
-    # The same once more, when the standby has gone.
-    for standing in standbys.listing(here.ctx.store):
-        assert standing.hello is not None
-        os.kill(standing.hello.pid, signal.SIGKILL)
-    os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
-    until(lambda: here.current("again").number == 3)
-    third = here.current("again")
-    until(lambda: third.identity() is not None)
-    assert third.spec().via == "spawn"
-    assert here.live_runs("again") == ["again/3"]
-    lifecycle.stop(here.ctx, "again")
-    assert here.live_runs("again") == []
-
-
 def test_what_is_in_the_way_is_one_line_and_starts_nothing(here: World, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no profile of that name"):
         lifecycle.start(here.ctx, "nothing")
@@ -167,3 +140,27 @@ def test_commands_say_the_same(here: World) -> None:
     process = here.command("start", "nothing")
     assert process.returncode == 3
     assert process.stderr is not None and process.stderr.read().count("\n") == 1
+
+
+def test_restarted_by_policy_from_the_standby_and_without_it(here: World) -> None:
+    here.profile("again", restart={"policy": "on-failure", "backoff_s": 0.2})
+    run = lifecycle.start(here.ctx, "again", "again")
+    here.wait_ready(run)
+    os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
+    until(lambda: here.current("again").number == 2)
+    second = here.current("again")
+    here.wait_ready(second)
+    assert (second.spec().attempt, second.spec().via) == (2, "standby")
+    assert complete(second.spec().port or 0, str(here.model))
+    # The same once more, when the standby has gone.
+    for standing in standbys.listing(here.ctx.store):
+        assert standing.hello is not None
+        os.kill(standing.hello.pid, signal.SIGKILL)
+    os.kill(pid_named(here, "again", "EngineCore"), signal.SIGKILL)
+    until(lambda: here.current("again").number == 3)
+    third = here.current("again")
+    until(lambda: third.identity() is not None)
+    assert third.spec().via == "spawn"
+    assert here.live_runs("again") == ["again/3"]
+    lifecycle.stop(here.ctx, "again")
+    assert here.live_runs("again") == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from engine_ctl.state import events
 from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome
 from tests.engine.conftest import CpuRuntime
-from tests.engine.world import World, complete, world
+from tests.engine.world import World, complete
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -32,27 +31,24 @@ def adapters(
 ) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("adapters")
     script = Path(__file__).with_name("adapter_model.py")
-    for seed, name in enumerate(("red", "blue")):
-        words = [cpu_runtime.python, script, tiny_model, root / name, seed]
-        subprocess.run(
-            [str(word) for word in words], env=cpu_runtime.full_env(), check=True, timeout=120
-        )
-    return {name: root / name for name in ("red", "blue")}
+    made = {name: root / name for name in ("red", "blue")}
+    words = [str(word) for word in (cpu_runtime.python, script, tiny_model, *made.values())]
+    subprocess.run(words, env=cpu_runtime.full_env(), check=True, timeout=120)
+    return made
 
 
 @pytest.fixture(scope="module")
-def here(cpu_runtime: CpuRuntime, tiny_model: Path, adapters: dict[str, Path]) -> Iterator[World]:
+def here(installation: World, adapters: dict[str, Path]) -> World:
     env = {LORA_UPDATES: "True", DEV_MODE: "1"}
-    red = f"red={adapters['red']}"
-    with world(cpu_runtime, tiny_model) as made:
-        able = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
-        made.profile("bare", args=able, env=env)
-        made.profile("reddish", args={**able, "lora_modules": [red]}, env=env)
-        made.profile("broken", args={**able, "lora_modules": [red, "no=/nowhere/at/all"]}, env=env)
-        made.profile("everybody", args=able, env=env, host="0.0.0.0")
-        made.profile("plain")
-        made.wait_ready(lifecycle.start(made.ctx, "u", "bare"))
-        yield made
+    red, made = f"red={adapters['red']}", installation
+    able = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
+    made.profile("bare", args=able, env=env)
+    made.profile("reddish", args={**able, "lora_modules": [red]}, env=env)
+    made.profile("broken", args={**able, "lora_modules": [red, "no=/nowhere/at/all"]}, env=env)
+    made.profile("everybody", args=able, env=env, host="0.0.0.0")
+    made.profile("plain")
+    made.wait_ready(lifecycle.start(made.ctx, "u", "bare"))
+    return made
 
 
 def port_of(here: World) -> int:

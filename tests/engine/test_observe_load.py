@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,7 @@ from engine_ctl.hardware.readings import NoGpus
 from engine_ctl.model import EngineLoad, Phase, UnitView
 from engine_ctl.observe.sampler import Sampler
 from engine_ctl.operations import lifecycle
-from tests.engine.conftest import CpuRuntime
-from tests.engine.world import World, complete, free_port, until, world
+from tests.engine.world import World, complete, free_port, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -22,9 +19,8 @@ TOKENS = 200
 
 
 @pytest.fixture(scope="module")
-def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
-    with world(cpu_runtime, tiny_model) as made:
-        yield made
+def here(installation: World) -> World:
+    return installation
 
 
 def test_what_waits_is_seen_and_a_restart_is_a_reset(here: World) -> None:

@@ -23,7 +23,6 @@ from engine_ctl.model import Kind, Phase, Verdict
 from engine_ctl.operations.planning import Endpoint, engine_spec
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
-from engine_ctl.supervise.launch import launch
 from engine_ctl.supervise.stop import stop
 from engine_ctl.weights import daemons, records, sights, sockets
 from engine_ctl.weights.ahead import weights_ahead
@@ -38,8 +37,8 @@ PROMPTS = ["An engine loads its weights", "Tokens per second, time", "The schedu
 
 
 @pytest.fixture
-def here(cpu_runtime: Any, tiny_model: Path) -> Iterator[Bench]:
-    with bench(cpu_runtime.runtime, cpu_runtime.full_env(), tiny_model) as made:
+def here(cpu_runtime: Any, tiny_model: Path, fork: daemons.Begin) -> Iterator[Bench]:
+    with bench(cpu_runtime.runtime, cpu_runtime.full_env(), tiny_model, fork) as made:
         yield made
 
 
@@ -221,7 +220,8 @@ def test_kill_matrix(here: Bench) -> None:
     assert _holders(second) == []
     forecast = _forecast(here, here.profile())
     assert forecast.reasons[0].category == "wc_fallback.stale_socket"
-    assert _abandoned(before) == set()
+    # Engines of other tests begin and end beside this one.
+    _wait(lambda: _abandoned(before) == set())
 
 
 def _forecast(b: Bench, profile: Profile) -> Any:
@@ -240,14 +240,13 @@ def _serve(b: Bench, profile: Profile) -> Run:
     """A real `vllm serve` under its shim, as the lifecycle operations start it."""
     b.store.create("engine", Kind.ENGINE, profile.name)
     spec = engine_spec("engine", profile, b.runtime, None, Endpoint("127.0.0.1", free_port()), "t")
-    spec.env["VLLM_CPU_KVCACHE_SPACE"] = "1"
     ahead = weights_ahead(
         b.store, profile, b.runtime, b.harness.check(serve_words(profile), {}), {}
     )
     run = b.store.new_run(spec)
     records.write(run, ahead.record)
     b.store.set_current(run)
-    launch(run)
+    b.begin(run)
     b.later(lambda: stop(run))
     b.wait_ready(run)
     return run

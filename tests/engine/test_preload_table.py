@@ -52,9 +52,9 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def table(cpu_runtime: Any, tiny_model: Path) -> Iterator[Bench]:
-    with bench(cpu_runtime.runtime, cpu_runtime.full_env(), tiny_model) as made:
-        run = made.start_daemon("weights", made.profile())
+def table(cpu_runtime: Any, tiny_model: Path, fork: daemons.Begin) -> Iterator[Bench]:
+    with bench(cpu_runtime.runtime, cpu_runtime.full_env(), tiny_model, fork) as made:
+        run = made.start_daemon("weights", made.profile(), cold=True)
         try:
             _compare(made, _loading(made), loading=True)
         finally:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ from engine_ctl.tune import (
 )
 from engine_ctl.tune.history import Filter
 from engine_ctl.tune.progress import BenchProgress
-from tests.engine.conftest import CpuRuntime
-from tests.engine.world import World, complete, free_port, until, world
+from tests.engine.world import World, complete, free_port, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -37,12 +35,8 @@ QUICK = {"repeats": 1}
 
 
 @pytest.fixture(scope="module")
-def here(cpu_runtime: CpuRuntime, tiny_model: Path) -> Iterator[World]:
-    with world(cpu_runtime, tiny_model) as made, pytest.MonkeyPatch.context() as patch:
-        # Commands and this process share one standby: it is made for one environment.
-        for name, value in made.env.items():
-            patch.setenv(name, value)
-        yield made
+def here(installation: World) -> World:
+    return installation
 
 
 @pytest.fixture(scope="module")

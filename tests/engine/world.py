@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,10 +14,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import RuntimeStore
@@ -25,8 +27,10 @@ from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise.stop import stop as stop_run
 from engine_ctl.weights import socket_dir
-from tests.engine.conftest import CpuRuntime
 from tests.standin import trapped
+
+if TYPE_CHECKING:
+    from tests.engine.conftest import CpuRuntime
 
 READY_S = 180.0
 
@@ -47,7 +51,7 @@ class World:
         self.model = model
         self.runtime = runtime
         RuntimeStore(self.dirs).save(runtime.runtime)
-        self.dirs.profiles.mkdir(parents=True)
+        self.dirs.profiles.mkdir(parents=True, exist_ok=True)
 
     def profile(self, name: str, **changes: Any) -> str:
         """Write a profile of the tiny model; returns its name."""
@@ -99,15 +103,42 @@ class World:
     def live_runs(self, unit: str) -> list[str]:
         return [r.id for r in self.ctx.store.runs(unit) if not liveness.look(r).ended]
 
+    @contextlib.contextmanager
+    def environment(self) -> Iterator[None]:
+        """The same here and in commands of their own: they share one standby."""
+        before = dict(os.environ)
+        os.environ.update(self.env)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
     def close(self) -> None:
-        """End everything that lives in these directories."""
+        """End every engine, front, bench and daemon that lives in these directories."""
         for record in self.ctx.store.list_units().units:
             run = self.ctx.store.current(record.unit)
-            if run is not None and not liveness.look(run).ended:
-                with contextlib.suppress(Exception):
-                    stop_run(run, by="test")
+            if record.kind is Kind.STANDBY or run is None or liveness.look(run).ended:
+                continue
+            with contextlib.suppress(Exception):
+                stop_run(run, by="test")
+        socket_dir.discard(self.ctx.store)
+
+    def end_standbys(self) -> None:
         for standing in standbys.listing(self.ctx.store):
             standbys.stop(self.ctx.store, standing.unit, by="test")
+
+    def clear(self) -> None:
+        """Forget units, profiles, settings and history; standbys and their units stay."""
+        units, sockets = self.dirs.units, self.dirs.sockets
+        for path in (*units.iterdir(), *self.dirs.state.iterdir(), *self.dirs.config.iterdir()):
+            if path in (units, sockets) or path.name.startswith(standbys.PREFIX):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.dirs.profiles.mkdir()
 
 
 def until(condition: Callable[[], bool], seconds: float = READY_S) -> None:
@@ -151,13 +182,9 @@ def world(runtime: CpuRuntime, model: Path) -> Iterator[World]:
     """Short paths: Unix sockets have room for 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="stk-") as root:
         made = World(Path(root), runtime, model)
-        before = dict(os.environ)
-        # The same environment here and in commands of their own: they share one standby.
-        os.environ.update(made.env)
-        try:
-            yield made
-        finally:
-            made.close()
-            socket_dir.discard(made.ctx.store)
-            os.environ.clear()
-            os.environ.update(before)
+        with made.environment():
+            try:
+                yield made
+            finally:
+                made.close()
+                made.end_standbys()
