@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 CI = bool(os.environ.get("CI"))
 # What CI shows ends with the names and the errors of failed tests; long logs would push them out.
@@ -20,6 +21,8 @@ SECTION_CHARS = 1500
 MESSAGE_CHARS = 600
 LINES = 40
 GRACE_S = 10.0
+# Of the tests with the real runtime, those that keep to sockets and processes of their own.
+ALSO_BESIDE = ("preload_engines", "preload_layout", "preload_table", "profiles_check", "roundtrip")
 
 # In CI the same examples every time, so that a red run means that something changed; by hand new
 # ones each time, which is what finds things.
@@ -36,9 +39,40 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.reportchars = "fER"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for the whole suite; none for the few files that one works on."""
+    tests = Path(__file__).parent
+    return 2 if {tests, tests.parent} & {Path(arg).absolute() for arg in config.args} else 0
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return TwoProcesses(config, log)
+
+
+class TwoProcesses(LoadScopeScheduling):
+    """Tests that serve with engines go to one process, in one piece, and so never meet each other;
+    the rest goes to the other, file by file, and at the end to whichever has nothing to do."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "engines" if with_engines(file) else file
+
+
+def with_engines(file: str) -> bool:
+    return file.startswith("tests/engine/") and file[18:-3] not in ALSO_BESIDE
+
+
+def place(item: pytest.Item) -> int:
+    """Engines begin at once; what needs the runtime beside them waits until they have it."""
+    if with_engines(item.nodeid.partition("::")[0]):
+        return 0
+    return 2 if "engine" in item.keywords else 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In CI a failed test is tried once more, and the report names it: most tests here work with
     real processes on machines that are shared and noisy. By hand a failure is a failure."""
+    items.sort(key=place)
     if CI:
         for item in items:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
