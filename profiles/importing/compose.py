@@ -15,7 +15,7 @@ from profiles.importing.container import (
 )
 from profiles.importing.documents import load_yaml, plain
 from profiles.importing.draft import Draft
-from profiles.importing.extending import extended, pairs
+from profiles.importing.extending import extended, pairs, with_included
 from profiles.importing.interpolation import command_words, escaped, interpolated
 from profiles.importing.mounts import Mount, compose_mount, host_path
 from profiles.importing.ports import shown
@@ -32,6 +32,7 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
     document = load_yaml(text)
     if not isinstance(document, dict):
         raise Usage("line 1: this is no compose file: it holds no map")
+    document = with_included(document, draft)
     services = document.get("services")
     if services is None and ("image" in document or "command" in document):
         services = {"vllm": document}
@@ -60,6 +61,8 @@ def import_compose(draft: Draft, text: str, service: str | None = None) -> None:
         _service(other, daemon, bodies[daemon])
         draft.preload_words = other.preload_words
         draft.secrets |= other.secrets
+        draft.inside |= other.inside
+        draft.notes += [f"service {daemon}: {note}" for note in other.notes]
         draft.mounts += [mount for mount in other.mounts if mount not in draft.mounts]
         draft.origin["preload_service"] = {"name": daemon, **other.origin}
         if other.takes_ports():

@@ -61,6 +61,37 @@ def extended(
     return _merged(above, own)
 
 
+def with_included(
+    document: dict[str, Any], draft: Draft, folder: Path | None = None, depth: int = 0
+) -> dict[str, Any]:
+    """The document with the services of the files that it includes, where they are beside it; the
+    others stay under `include`."""
+    items = document.get("include")
+    if not isinstance(items, list) or draft.as_written:
+        return document
+    folder = draft.base if folder is None else folder
+    services = dict(document["services"]) if isinstance(document.get("services"), dict) else {}
+    left: list[Any] = []
+    for item in items:
+        paths = item.get("path") if isinstance(item, dict) else item
+        names = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
+        texts = [read_beside(name, folder) for name in names]
+        if depth > 8 or any(text is None for text in texts):
+            left.append(item)
+            continue
+        for name, text in zip(names, texts, strict=True):
+            found = load_yaml(text or "")
+            below = Path(os.path.normpath(os.path.join(folder or "", name))).parent
+            if isinstance(found, dict):
+                found = with_included(found, draft, below, depth + 1)
+                for key, body in (found.get("services") or {}).items():
+                    moved = _moved(body, os.path.dirname(name)) if isinstance(body, dict) else body
+                    services.setdefault(key, moved)
+            draft.notes.append(f"include {name}: was read beside the file")
+    rest = {key: value for key, value in document.items() if key != "include"}
+    return {**rest, "services": services, **({"include": left} if left else {})}
+
+
 def _services(file: str, folder: Path | None) -> dict[str, Any] | None:
     text = read_beside(file, folder)
     if text is None:

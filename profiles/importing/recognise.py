@@ -64,7 +64,7 @@ def _yaml_kind(text: str, keys: list[str]) -> str | None:
         return "kubernetes" if '"apiVersion"' in text else "config" if ":" in text else None
     if "apiVersion" in keys or {"containers"} & set(keys) or "valueFrom" in text:
         return "kubernetes"
-    if "services" in keys:
+    if "services" in keys or keys == ["include"]:
         return "compose"
     if {"servingEngineSpec", "modelArtifacts"} & set(keys):
         return "kubernetes"

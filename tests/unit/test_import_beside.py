@@ -172,3 +172,35 @@ def test_variables_in_their_notations() -> None:
     ]
     assert plain_variables("A= 1 \n#c\nB\n\n") == [("A", " 1 "), ("B", None)]
     assert unit_variables("A='1'\n;c\nB=x y\nnot this\n") == [("A", "1"), ("B", "x y")]
+
+
+def test_included_files_are_read_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "llm.yaml").write_text(
+        "include: [more.yaml]\nservices:\n  llm:\n    image: vllm/vllm-openai:v0.33.0\n"
+        "    command: --model /models/c\n    volumes: ['./m:/models']\n"
+    )
+    (tmp_path / "sub" / "more.yaml").write_text("services: {web: {image: web}}\n")
+    text = "include: [{path: sub/llm.yaml}, gone.yaml]\n"
+    found = import_profile(text, base=tmp_path)
+    assert found.profile.model == f"{tmp_path}/sub/m/c"
+    assert "include sub/llm.yaml: was read beside the file" in found.notes
+    assert "other services: web" in found.unrepresented
+    assert any(text.startswith("top level: include") for text in found.unrepresented)
+    with pytest.raises(Usage):
+        import_profile(text)
+    (tmp_path / "own.yaml").write_text("include: [own.yaml]\nservices: {a: {image: x}}\n")
+    with pytest.raises(Usage, match="no service"):
+        import_profile("include: [own.yaml]\n", base=tmp_path)
+
+
+def test_what_a_daemons_service_reads_is_said(tmp_path: Path) -> None:
+    (tmp_path / "w.env").write_text("A=1\n")
+    text = (
+        "services:\n  w: {image: v, entrypoint: [vllm, preload], env_file: w.env, "
+        "command: [--model, org/m]}\n"
+        "  e: {image: vllm/x, command: [org/m, --load-format, ipc_cache]}\n"
+    )
+    found = import_profile(text, base=tmp_path)
+    assert found.profile.env == {"A": "1"}
+    assert any(note.startswith("service w: env_file w.env") for note in found.notes)
