@@ -31,6 +31,7 @@ from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import copies, liveness
 from engine_ctl.supervise import stop as ladder
+from engine_ctl.swap import journal
 from engine_ctl.swap.making import make_run, refuse_weights
 from engine_ctl.swap.room import memory_ahead, refuse_memory
 from engine_ctl.swap.starting import begin, prepare, refuse_errors
@@ -180,6 +181,7 @@ def start(
         current = ctx.store.current(unit)
         if current is not None and is_live(current):
             raise Busy(f"unit {unit} runs already ({current.id}); use: stoker restart {unit}")
+        _give_up_swap(ctx, unit, f"{unit} was started")
         run = launch_engine(ctx, record, resolved, current, tell, avoid)
     ctx.event(unit, f"started with profile {record.profile}")
     return run
@@ -356,6 +358,7 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
         except Busy as busy:
             raise Busy(f"{busy}; to go on: stoker preload stop {unit} --yes") from None
     with ctx.store.lock(unit):
+        _give_up_swap(ctx, unit, f"{unit} was stopped")
         problem = ctx.store.wish_stopped(unit)
         if problem:
             tell(f"{unit}: {problem}; it is stopped all the same")
@@ -376,6 +379,17 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
         "seconds": result.seconds,
         "swept": list(result.swept),
     }
+
+
+def _give_up_swap(ctx: Context, unit: str, why: str) -> None:
+    """An interrupted swap is not gone on with after the operator wanted something else. The caller
+    holds the unit's lock. On a full disk nothing is noted: the engine is stopped all the same."""
+    with suppress(OSError, CorruptRecord):
+        record = journal.read(ctx.store, unit)
+        if record is not None and record.outcome is None:
+            journal.Journal(ctx.store, record).end(journal.Outcome.ABANDONED, why)
+            what = f"{record.what} to {record.profile.name}"
+            ctx.event(unit, f"{what} given up: {why}", "warning")
 
 
 def stop_run(

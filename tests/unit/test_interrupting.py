@@ -17,9 +17,11 @@ from console.main import run
 from engine_ctl import identity
 from engine_ctl.errors import Busy
 from engine_ctl.operations import interrupting, lifecycle
-from engine_ctl.operations.listing import ps
+from engine_ctl.operations import swapping as swapping_
 from engine_ctl.state.store import Holder
 from engine_ctl.supervise import liveness
+from engine_ctl.supervise.stop import stop
+from engine_ctl.swap import journal
 from tests.standin.rig import until
 from tests.standin.serving import Serving
 
@@ -74,10 +76,38 @@ def test_a_stop_interrupts_a_swap_that_waits(
     assert swapping.wait(100) in (130, -15)
     assert here.live("u") == [] and here.ctx.store.holder("u") is None
     assert any("interrupted to be stopped: stoker swap u never" in text for text in here.said("u"))
-    # Nobody goes on with it.
-    ps(here.ctx)
-    assert here.live("u") == [] and here.ctx.store.load("u").desired == "stopped"
+    assert here.ctx.store.load("u").desired == "stopped"
+    nobody_goes_on(here)
     assert [made.id for made in here.ctx.store.runs("u")] == ["u/1", "u/2"]
+
+
+@pytest.mark.parametrize("then", ["stop", "start"])
+def test_a_killed_swap_is_not_gone_on_with_after_a_stop_or_start(
+    here: Serving, swapping: subprocess.Popen[bytes], then: str
+) -> None:
+    swapping.kill()
+    swapping.wait()
+    assert journal.unfinished(here.ctx.store) != []
+    if then == "stop":
+        lifecycle.stop(here.ctx, "u")
+        assert here.live("u") == []
+    else:
+        # The engine that never listens was killed as well, and nobody has looked.
+        stop(here.current("u"))
+        here.profile("never", 8)
+        lifecycle.ready_run(here.ctx, lifecycle.start(here.ctx, "u", "good"), print)
+        assert here.answers("u") == "4"
+    nobody_goes_on(here)
+
+
+def nobody_goes_on(here: Serving) -> None:
+    before = [made.id for made in here.live("u")]
+    assert journal.unfinished(here.ctx.store) == []
+    last = journal.read(here.ctx.store, "u")
+    assert last is not None and last.outcome is journal.Outcome.ABANDONED
+    assert swapping_.resume(here.ctx, "u", print) is None
+    assert any("given up: u was st" in text for text in here.said("u"))
+    assert [made.id for made in here.live("u")] == before
 
 
 def test_only_what_may_be_interrupted_is(here: Serving) -> None:
