@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from profiles.importing.references import Literal as LiteralPiece
-from profiles.importing.references import has_references, literal, parse
+from profiles.importing.argument_values import (
+    item,
+    loose_value,
+    mapping_of,
+    plain_number,
+    scalar,
+    update,
+)
+from profiles.importing.config_file import config_words
+from profiles.importing.references import has_references
 from profiles.schema import Argument, ArgumentSchema
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+(?:\.\d*)?\Z|-\.\d+\Z|-\d+[eE][-+]?\d+\Z")
-_INT = re.compile(r"-?(?:0|[1-9][0-9]*)\Z")
-_FLOAT = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])\Z")
-_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
 MAPPINGS = frozenset(("limit_mm_per_prompt", "default_mm_loras"))
 
 
@@ -173,7 +175,7 @@ class _Reader:
             while not equals and i < len(words) and not _is_option(words[i]):
                 values.append(words[i])
                 i += 1
-            self._put(argument.name, [self._item(argument, v) for v in values], argument)
+            self._put(argument.name, [item(argument, v) for v in values], argument)
             return i
         if not equals:
             if i < len(words) and not _is_option(words[i]):
@@ -187,9 +189,9 @@ class _Reader:
                 return i
         if argument.append:
             before = self.out.args.get(argument.name, [])
-            self.out.args[argument.name] = [*before, self._scalar(argument, value)]
+            self.out.args[argument.name] = [*before, scalar(argument, value)]
             return i
-        self._put(argument.name, self._scalar(argument, value), argument)
+        self._put(argument.name, scalar(argument, value), argument)
         return i
 
     def _find(self, name: str) -> tuple[Argument | None, bool]:
@@ -241,14 +243,14 @@ class _Reader:
         while value is None and i < len(words) and not _is_option(words[i]):
             values.append(words[i])
             i += 1
-        numbers = [_plain_number(v) for v in values]
+        numbers = [plain_number(v) for v in values]
         given: Any = True if not values else numbers[0] if len(numbers) == 1 else numbers
         self._put(key, given, None)
         return i
 
     def _put(self, name: str, value: Any, argument: Argument | None) -> None:
         if argument is not None and name in MAPPINGS and isinstance(value, str):
-            fixed = _pairs(value)
+            fixed = mapping_of(value)
             if fixed is not None:
                 self.out.notes.append(
                     f"{argument.option} {value}: vLLM wants JSON here, so it became "
@@ -265,36 +267,6 @@ class _Reader:
         self.out.args.pop(name, None) if self.in_config else None
         self.out.args[name] = value
 
-    def _scalar(self, argument: Argument, value: str) -> Any:
-        kind = argument.kind
-        if kind in ("json", "json_or_text"):
-            return self._json(value, kind)
-        if kind in ("int", "size", "size_or_auto"):
-            return int(value) if _INT.match(value) else value
-        if kind == "float":
-            return float(value) if _FLOAT.match(value) else value
-        return value
-
-    def _item(self, argument: Argument, value: str) -> Any:
-        if argument.kind == "lora" and value.lstrip().startswith("{"):
-            return self._json(value, "json_or_text")
-        if argument.kind in ("int", "float"):
-            return self._scalar(argument, value)
-        return value
-
-    def _json(self, value: str, kind: str) -> Any:
-        """JSON becomes plain data; what is none stays text, as it was written."""
-        stripped = value.strip()
-        if kind == "json_or_text" and not (stripped.startswith("{") and stripped.endswith("}")):
-            return value
-        for text in (stripped, stripped.replace('\\"', '"'), sizes(stripped)):
-            try:
-                data = json.loads(text)
-            except ValueError:
-                continue
-            return data
-        return value
-
     def _dotted(self, head: str, tail: str, value: str) -> None:
         """`-cc.pass_config.x=True`: the parser turns such words into one JSON value per spelling,
         placed after everything else."""
@@ -305,13 +277,13 @@ class _Reader:
             keys[-1] = keys[-1][:-1]
             data = value.split(",")
         else:
-            data = _loose_value(value)
+            data = loose_value(value)
         for part in reversed(keys):
             data = {part: data}
         target = self.dotted.setdefault(key, {})
         if not isinstance(data, dict):
             return
-        _update(target, data)
+        update(target, data)
 
     def _fold(self) -> None:
         seen: dict[str, str] = {}
@@ -337,112 +309,3 @@ def _is_option(word: str) -> bool:
         and not _NEGATIVE_NUMBER.match(word)
         and (" " not in word or (word.startswith("--") and "=" in word.partition(" ")[0]))
     )
-
-
-def _update(target: dict[str, Any], data: Mapping[str, Any]) -> None:
-    for key, value in data.items():
-        known = target.get(key)
-        if isinstance(value, dict) and isinstance(known, dict):
-            _update(known, value)
-        elif isinstance(value, list) and isinstance(known, list):
-            target[key] = known + value
-        else:
-            target[key] = value
-
-
-def _loose_value(value: str) -> Any:
-    """A dotted key's value: JSON, a size with its suffix, else text. `True` stays text there and
-    vLLM's configuration takes it as a boolean."""
-    try:
-        return json.loads(value)
-    except ValueError:
-        pass
-    size = _size(value)
-    if size is not None:
-        return size
-    return {"True": True, "False": False}.get(value, value)
-
-
-def _size(value: str) -> int | None:
-    """`32k` is 32000, `32K` is 32768."""
-    match = _SIZE.match(value)
-    if match is None:
-        return None
-    if match[2].islower():
-        return int(float(match[1]) * 1000 ** _POWER[match[2]])
-    return int(match[1]) * 1024 ** _POWER[match[2].lower()] if match[1].isdigit() else None
-
-
-def sizes(text: str) -> str:
-    """JSON with its bare human-readable numbers written out; strings are left alone."""
-    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
-    for place in range(0, len(parts), 2):
-        parts[place] = re.sub(
-            r"\b\d+(?:\.\d+)?[kKmMgGtT]\b",
-            lambda m: str(_size(m.group(0)) or m.group(0)),
-            parts[place],
-        )
-    return "".join(parts)
-
-
-def _pairs(value: str) -> dict[str, Any] | None:
-    """`image=4,video=2`, as older versions wrote it."""
-    pairs = [item.partition("=") for item in value.split(",")]
-    if not all(key.strip() and sep for key, sep, _ in pairs):
-        return None
-    return {key.strip(): _plain_number(text.strip()) for key, _, text in pairs}
-
-
-def _plain_number(value: str) -> Any:
-    """A number only where its text survives a round trip."""
-    return int(value) if _INT.match(value) and value != "-0" else value
-
-
-def config_words(text: str, notes: list[str], schema: ArgumentSchema) -> list[str]:
-    """A `--config` file as the words that vLLM makes of it. Raises yaml.YAMLError."""
-    data = yaml.safe_load(text.removeprefix("\ufeff"))
-    if not isinstance(data, dict):
-        return []
-    return mapping_words(data, notes, schema)
-
-
-def mapping_words(data: Mapping[Any, Any], notes: list[str], schema: ArgumentSchema) -> list[str]:
-    words: list[str] = []
-    for key, value in data.items():
-        option = f"--{key}"
-        if value is True:
-            words.append(option)
-        elif value is False:
-            notes.append(
-                f"{key}: false: vLLM drops it from a --config file; it is kept as false here"
-            )
-            words.append(f"{option}=false")
-        elif isinstance(value, list):
-            argument = schema.find(str(key))
-            if argument is not None and argument.kind == "json" and not argument.many:
-                notes.append(f"{key}: vLLM wants a list here as quoted JSON; it became one")
-                words += [option, json.dumps(_leaves(value))]
-            elif value:
-                words += [option, *(_config_item(item) for item in value)]
-        elif isinstance(value, dict):
-            words += [option, json.dumps(_leaves(value))]
-        else:
-            words.append(f"{option}={_text(str(value))}")
-    return words
-
-
-def _config_item(item: Any) -> str:
-    return json.dumps(_leaves(item)) if isinstance(item, dict) else _text(str(item))
-
-
-def _leaves(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _leaves(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_leaves(item) for item in value]
-    return _text(value) if isinstance(value, str) else value
-
-
-def _text(text: str) -> str:
-    """References in a config file are the author's templating; other dollars are literal."""
-    return text if any(not isinstance(p, LiteralPiece) for p in parse(text)) else literal(text)

@@ -21,7 +21,7 @@ from profiles.importing.references import (
     render,
 )
 from profiles.importing.secrets import is_secret, not_stored
-from profiles.importing.shellwords import Word
+from profiles.importing.words import Word
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 
