@@ -19,7 +19,7 @@ import time
 import types
 from typing import Any
 
-from engine_ctl.inside import standby_bench, standby_forker
+from engine_ctl.inside import standby_bench, standby_forker, standby_plan
 from engine_ctl.inside.probe_check import cuda_initialized
 from engine_ctl.inside.standby_process import (
     PR_SET_CHILD_SUBREAPER,
@@ -144,6 +144,7 @@ class Become:
         _as_vllm_main()
         if standby_bench.is_bench(order.argv):
             run_to_the_end(lambda: standby_bench.body()())
+        standby_plan.keep_apart(os.environ, copies=method != "spawn")
         if method == "forkserver":
             standby_forker.after_start = lambda before, name: self._child(before, name)
             standby_forker.install(

@@ -13,7 +13,7 @@ import msgspec
 
 from engine_ctl.errors import Failed
 from engine_ctl.model import Kind
-from engine_ctl.runtimes.defaults import process_defaults, serve_defaults
+from engine_ctl.runtimes.defaults import PROCESS, plan_key, serve_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.spec import device_environment
@@ -85,7 +85,7 @@ def engine_environment(runtime: Runtime, profile: Profile) -> dict[str, str]:
     """Everything that is set for an engine over the operator's own environment (no secrets)."""
     values, _ = environment(profile)
     devices = device_environment(profile, runtime.platform)
-    return {**runtime.environment(), **process_defaults(runtime), **values, **devices}
+    return {**runtime.environment(), **PROCESS, **values, **devices}
 
 
 def engine_spec(
@@ -103,12 +103,13 @@ def engine_spec(
     arguments = [*serve_argv(placed, schema), *added_words(profile, runtime, schema)]
     _, references = environment(profile)
     own = endpoint_of(profile, endpoint.host, endpoint.port)
+    env = engine_environment(runtime, profile)
     return RunSpec(
         unit=unit,
         kind=Kind.ENGINE,
         argv=[runtime.python, *CLI, *arguments],
         display_argv=["vllm", *arguments],
-        env=engine_environment(runtime, profile),
+        env={**env, **plan_key(profile, runtime, {**os.environ, **env})},
         env_refs=dict(references),
         env_unset=UNSET,
         runtime=runtime.name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 
@@ -11,6 +12,7 @@ from profiles.model import Profile
 from profiles.schema import ArgumentSchema, canonical
 
 PLAN = "VLLM_ENABLE_STARTUP_PLAN"
+PLAN_KEY = "STOKER_STARTUP_PLAN"
 # The first minor version whose workers keep and check a startup plan.
 PLAN_SINCE = (0, 32)
 # What Stoker asks a running engine once a second: two access lines each time, unless left out.
@@ -19,21 +21,37 @@ QUIET = "disable_access_log_for_endpoints"
 # An access log that the profile has decided about itself.
 _ACCESS_LOG = (QUIET, "disable_uvicorn_access_log", "uvicorn_log_level", "log_config_file")
 
+# Arguments of the HTTP server alone: another value of these is no other memory.
+_FRONT_END = (
+    *("api_key", "host", "port", "root_path", "ssl_", "uvicorn_", "allowed_", "middleware"),
+    *("served_model_name", "chat_template", "tool_", "reasoning_parser", "response_role"),
+    *("enable_auto_tool_choice", "disable_access_log", "disable_uvicorn", "log_", "enable_log"),
+)
+_OF_MEMORY = ("VLLM_", "PYTORCH_", "TORCH", "NCCL_", "CUDA_VISIBLE_DEVICES")
 
-def process_defaults(runtime: Runtime, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Unbuffered output, so that what is printed reaches the log; and on GPUs vLLM's startup plan:
-    the memory profile of the last start with the same configuration, which vLLM itself applies
-    only when version, configuration, device and free memory allow it (saves 7 s of 20 on an H200).
-    """
-    base = os.environ if base is None else base
-    found = {"PYTHONUNBUFFERED": "1"}
-    if (
-        runtime.platform in ("cuda", "rocm")
-        and _minor(runtime.version) >= PLAN_SINCE
-        and PLAN not in base
-    ):
-        found[PLAN] = "1"
-    return found
+# Unbuffered output, so that what is printed reaches the log.
+PROCESS: Mapping[str, str] = {"PYTHONUNBUFFERED": "1"}
+
+
+def plan_key(profile: Profile, runtime: Runtime, env: Mapping[str, str]) -> dict[str, str]:
+    """The variable that lets a standby turn on vLLM's startup plan: the memory profile of the last
+    start with the same configuration, which vLLM applies only when version, device and free memory
+    allow it (saves 7 s of 20 on an H200). What vLLM does not compare and memory depends on, such
+    as gpu_memory_utilization, is in the key; see inside/standby_plan.py.
+
+    `env` is the engine's whole environment. Nothing where vLLM keeps no plan, or it is off."""
+    if runtime.platform not in ("cuda", "rocm") or _minor(runtime.version) < PLAN_SINCE:
+        return {}
+    if env.get(PLAN) not in (None, "1"):
+        return {}
+    args = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    facts = {
+        "model": profile.model,
+        "args": {name: args[name] for name in args if not name.startswith(_FRONT_END)},
+        "env": {name: env[name] for name in env if name.startswith(_OF_MEMORY) and name != PLAN},
+    }
+    said = json.dumps(facts, sort_keys=True, default=str)
+    return {PLAN_KEY: hashlib.sha256(said.encode()).hexdigest()[:16]}
 
 
 def serve_defaults(

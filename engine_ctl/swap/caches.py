@@ -6,12 +6,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import median
 
 from engine_ctl.answers import ChangeView
-from engine_ctl.runtimes.defaults import PLAN
+from engine_ctl.runtimes.defaults import PLAN, PLAN_KEY
 from engine_ctl.swap.seconds import Start
 from engine_ctl.swap.starting import Prepared
+
+
+class PlanUse(StrEnum):
+    """OFF: memory is profiled at every start. APART: a standby keeps the plan under a key of what
+    memory depends on. SHARED: the operator's own setting, by vLLM's fingerprint alone."""
+
+    OFF = "off"
+    APART = "apart"
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +42,14 @@ def judge(
     config: str | None,
     *,
     eager: bool,
-    plan_on: bool,
+    use: PlanUse,
+    key: str | None = None,
     changes: Sequence[ChangeView] = (),
 ) -> Caches:
     """What a start of configuration `config` will find. Pure. `earlier` newest first; `changes`
-    against the running profile decide where no hash is known."""
+    against the running profile decide where no hash is known. `key` of the startup plan."""
     same = [start for start in earlier if config is not None and start.conditions.config == config]
-    plan = _plan(same) if plan_on else Caches()
+    plan = _plan(same, use, key) if use is not PlanUse.OFF else Caches()
     if eager:
         return replace(plan, compile="nothing is compiled (enforce_eager)")
     if same:
@@ -64,15 +75,20 @@ def _about(earlier: Sequence[Start]) -> str:
     return f", about {median(seconds):.0f} s" if seconds else ""
 
 
-def _plan(same: Sequence[Start]) -> Caches:
+def _plan(same: Sequence[Start], use: PlanUse, key: str | None) -> Caches:
+    place = key if use is PlanUse.APART else None
     for start in same:
+        if start.plan_apart != place:
+            continue
         if start.plan in ("applied", "saved"):
             text = f"startup plan of {start.run} applies: memory is not profiled again"
+            if None not in (key, start.plan_key) and key != start.plan_key:
+                text += "; it had other arguments, which vLLM does not compare, such as its memory"
             return Caches(plan=text, planned=True)
         if start.plan == "refused":
             text = f"startup plan: vLLM did not take it at {start.run}; memory is profiled"
             return Caches(plan=text, refused=True)
-    text = "startup plan: none of this configuration yet; memory is profiled and the plan kept"
+    text = "startup plan: none of these arguments yet; memory is profiled and the plan kept"
     return Caches(plan=text)
 
 
@@ -82,9 +98,14 @@ def is_eager(prepared: Prepared) -> bool:
     return bool(effective.get("enforce_eager", prepared.concrete.args.get("enforce_eager")))
 
 
-def plan_is_on(prepared: Prepared) -> bool:
-    """Whether the start keeps and applies vLLM's startup plan."""
-    return (prepared.spec.env.get(PLAN) or os.environ.get(PLAN)) == "1"
+def plan_use(prepared: Prepared) -> PlanUse:
+    """What the start does about vLLM's startup plan."""
+    standing = prepared.standing
+    copies = standing is not None and (standing.hello is None or standing.hello.method != "spawn")
+    if copies and prepared.spec.env.get(PLAN_KEY):
+        return PlanUse.APART
+    set_to = prepared.spec.env.get(PLAN) or os.environ.get(PLAN)
+    return PlanUse.SHARED if set_to == "1" else PlanUse.OFF
 
 
 def ahead(prepared: Prepared, earlier: Sequence[Start], changes: Sequence[ChangeView]) -> Caches:
@@ -93,6 +114,7 @@ def ahead(prepared: Prepared, earlier: Sequence[Start], changes: Sequence[Change
         earlier,
         prepared.spec.config_hash,
         eager=is_eager(prepared),
-        plan_on=plan_is_on(prepared),
+        use=plan_use(prepared),
+        key=prepared.spec.env.get(PLAN_KEY),
         changes=changes,
     )

@@ -18,7 +18,7 @@ from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.weights_ready import DaemonAhead, Way, daemon_ahead, keys_ahead
 from engine_ctl.state.store import Run
 from engine_ctl.swap import levers, past
-from engine_ctl.swap.caches import Caches, plan_is_on
+from engine_ctl.swap.caches import Caches, PlanUse, plan_use
 from engine_ctl.swap.caches import ahead as caches_ahead
 from engine_ctl.swap.execute import last_good_profile, swap_endpoint
 from engine_ctl.swap.past import Past
@@ -227,7 +227,7 @@ def _again(prepared: Prepared, ahead: Conditions, caches: Caches) -> Conditions 
     """The conditions of the start after this one; None when it will take as long."""
     if not ahead.eager and ahead.compiled is None:
         return None
-    then = again(ahead, plan=plan_is_on(prepared) and not caches.refused)
+    then = again(ahead, plan=plan_use(prepared) is not PlanUse.OFF and not caches.refused)
     return then if then != ahead else None
 
 

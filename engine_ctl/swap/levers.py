@@ -4,8 +4,8 @@ Weights (preload) and compiled code have lines of their own, see weighing and ca
 
 from __future__ import annotations
 
-from engine_ctl.runtimes.defaults import PLAN
-from engine_ctl.swap.caches import Caches, is_eager, plan_is_on
+from engine_ctl.runtimes.defaults import PLAN, PLAN_KEY
+from engine_ctl.swap.caches import Caches, PlanUse, is_eager, plan_use
 from engine_ctl.swap.starting import Prepared
 
 
@@ -22,9 +22,12 @@ def standby_note(prepared: Prepared) -> str:
 
 def plan_note(prepared: Prepared, caches: Caches) -> str:
     """Whether memory is profiled; "" on a platform whose vLLM keeps no plan."""
-    if caches.plan or prepared.runtime.platform not in ("cuda", "rocm") or plan_is_on(prepared):
+    on_gpus = prepared.runtime.platform in ("cuda", "rocm")
+    if caches.plan or not on_gpus or plan_use(prepared) is not PlanUse.OFF:
         return caches.plan
-    return f"startup plan: off, memory is profiled at every start; on with env: {{{PLAN}: 1}}"
+    if PLAN_KEY in prepared.spec.env:
+        return "startup plan: only from a standby, memory is profiled at every start"
+    return f"startup plan: off ({PLAN}), memory is profiled at every start"
 
 
 def optimization_note(prepared: Prepared) -> str:

@@ -10,6 +10,7 @@ from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.facts import RunFacts
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.runtimes.defaults import PLAN_KEY
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.swap.caches import Caches, is_eager
@@ -108,6 +109,7 @@ def _start(run: Run) -> Start | None:
             stop_s=_stop_s(run),
             compile_s=float(compile_s) if isinstance(compile_s, (int, float)) else None,
             plan=facts.plan,
+            plan_key=spec.env.get(PLAN_KEY),
             at=spec.created,
         )
     except StokerError:

@@ -42,8 +42,9 @@ class Conditions:
 class Start:
     """A start that became ready. Seconds: `phases` up to readiness, `ready_s` in all, `compile_s`
     of torch.compile, `stop_s` from the request to end to its end (None: it was not asked to, or
-    has not ended). `plan`: applied, saved or refused, as its log said of the startup plan;
-    `at` wall-clock seconds of its making."""
+    has not ended). `plan`: applied, saved or refused, as its log said of the startup plan, which
+    Stoker keeps apart by `plan_key` where a standby made the engine; `at` wall-clock seconds of
+    its making."""
 
     run: str
     profile: str
@@ -53,7 +54,13 @@ class Start:
     stop_s: float | None = None
     compile_s: float | None = None
     plan: str | None = None
+    plan_key: str | None = None
     at: float = 0.0
+
+    @property
+    def plan_apart(self) -> str | None:
+        """The key under which its plan is kept; None for vLLM's own place."""
+        return self.plan_key if self.conditions.standby else None
 
 
 @dataclass(frozen=True, slots=True)

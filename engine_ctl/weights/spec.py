@@ -11,7 +11,7 @@ import msgspec
 import engine_ctl.inside
 from engine_ctl.errors import Usage
 from engine_ctl.model import Kind
-from engine_ctl.runtimes.defaults import process_defaults
+from engine_ctl.runtimes.defaults import PROCESS
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights import client
@@ -89,7 +89,7 @@ def preload_spec(
         shown += ["--seed-token", token_reference(profile.preload.seed_token)]
     env = {
         **runtime.environment(),
-        **process_defaults(runtime),
+        **PROCESS,
         **values,
         **device_environment(profile, runtime.platform),
     }

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from engine_ctl import identity
+from engine_ctl.inside.standby_plan import KEY
 from engine_ctl.model import Kind
 from engine_ctl.standby.client import Become, Client, Refused, Unavailable
 from engine_ctl.standby.lifecycle import command
@@ -129,8 +130,8 @@ class Stage:
     def said(self) -> list[str]:
         return [event.text for event in events.last(self.store.dirs, 100, unit="u")]
 
-    def become(self, run: Run, method: str = "auto") -> Become:
-        marks = {"STOKER_RUN": run.id, "STOKER_RUN_DIR": str(run.dir)}
+    def become(self, run: Run, method: str = "auto", env: dict[str, str] | None = None) -> Become:
+        marks = {"STOKER_RUN": run.id, "STOKER_RUN_DIR": str(run.dir), **(env or {})}
         with Client(self.socket) as client:
             return client.become(
                 command(run.spec().argv),
@@ -192,6 +193,48 @@ def test_the_shim_is_the_parent_and_the_engine_leads_its_own_session(stage: Stag
     ended = run.exit()
     assert ended is not None and (ended.code, ended.requested) == (0, True)
     until(lambda: not stage.left(run))
+
+
+WORKER = """
+import multiprocessing, os
+
+def worker():
+    from vllm.v1.worker.startup_plan import compute_plan_fingerprint
+    enabled = os.environ.get("VLLM_ENABLE_STARTUP_PLAN")
+    print("plan", enabled, compute_plan_fingerprint(), flush=True)
+
+def main():
+    child = multiprocessing.get_context("spawn").Process(target=worker)
+    child.start()
+    child.join()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "enabled", "mixed"),
+    [
+        ("auto", "k1", "1", True),
+        ("auto", None, "None", False),
+        # Processes that start afresh know nothing of the key: no plan rather than another's.
+        ("spawn", "k1", "None", False),
+    ],
+)
+def test_the_workers_of_an_engine_keep_its_startup_plan_apart(
+    stage: Stage, method: str, key: str | None, enabled: str, mixed: bool
+) -> None:
+    (stage.root / "vllm" / "entrypoints" / "cli" / "main.py").write_text(WORKER)
+    plan = stage.root / "vllm" / "v1" / "worker" / "startup_plan.py"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("def compute_plan_fingerprint():\n    return 'plain'\n")
+    run = stage.run()
+    stage.become(run, method, {} if key is None else {KEY: key})
+    until(lambda: says(run, "plan"), "a worker has begun")
+    said = run.log.read_text().split()
+    assert said[:2] == ["plan", enabled] and (said[2] != "plain") is mixed
+    until(lambda: run.exit() is not None, "it has ended")
 
 
 def test_no_descriptor_of_the_standby_reaches_an_engine(stage: Stage) -> None:

@@ -17,6 +17,7 @@ from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import Verdict
 from engine_ctl.swap import caches, room
+from engine_ctl.swap.caches import PlanUse
 from engine_ctl.swap.room import GIB, Device
 from engine_ctl.swap.seconds import Conditions, Start
 from engine_ctl.weights.refusals import CacheFeatures
@@ -135,39 +136,65 @@ def test_recorded_gpu(
 
 
 MISS, HIT = Conditions(config="h1", compiled=False), Conditions(config="h1", compiled=True)
-FIRST = Start("a/1", "a", MISS, compile_s=17.0, plan="saved")
-AGAIN = Start("a/2", "a", HIT, plan="applied")
+FIRST = Start("a/1", "a", MISS, compile_s=17.0, plan="saved", plan_key="k1")
+AGAIN = Start("a/2", "a", HIT, plan="applied", plan_key="k1")
+FORKED = replace(AGAIN, run="a/4", conditions=replace(HIT, standby=True))
+ON, OFF, APART = PlanUse.SHARED, PlanUse.OFF, PlanUse.APART
 
 
 def test_a_configuration_that_was_started_compiles_nothing() -> None:
-    found = caches.judge([AGAIN, FIRST], "h1", eager=False, plan_on=True)
+    found = caches.judge([AGAIN, FIRST], "h1", eager=False, use=ON, key="k1")
     assert "a/2 had this configuration" in found.compile
     assert "plan of a/2 applies" in found.plan
     assert found.hit is True and found.planned
 
 
 def test_a_new_configuration_compiles_and_says_for_how_long() -> None:
-    found = caches.judge([AGAIN, FIRST], "h2", eager=False, plan_on=True)
+    found = caches.judge([AGAIN, FIRST], "h2", eager=False, use=ON, key="k1")
     assert "compiles" in found.compile and "17 s" in found.compile
     assert found.hit is False and not found.planned
-    assert "none of this configuration" in found.plan
+    assert "none of these arguments" in found.plan
 
 
 def test_without_a_hash_the_changed_arguments_decide() -> None:
     change = ChangeView("max_num_batched_tokens", "1", "2", "restart", "compile cache misses")
-    found = caches.judge([FIRST], None, eager=False, plan_on=False, changes=[change])
+    found = caches.judge([FIRST], None, eager=False, use=OFF, changes=[change])
     assert "max_num_batched_tokens changed" in found.compile
     assert found.plan == ""
-    assert caches.judge([], None, eager=False, plan_on=False).compile == ""
+    assert caches.judge([], None, eager=False, use=OFF).compile == ""
 
 
 def test_eager_compiles_nothing() -> None:
-    found = caches.judge([FIRST], "h2", eager=True, plan_on=False)
+    found = caches.judge([FIRST], "h2", eager=True, use=OFF)
     assert found.compile == "nothing is compiled (enforce_eager)"
     assert found.hit is None
 
 
 def test_a_plan_that_vllm_did_not_take_is_not_counted_on() -> None:
     refused = Start("a/3", "a", HIT, plan="refused")
-    found = caches.judge([refused, AGAIN], "h1", eager=False, plan_on=True)
+    found = caches.judge([refused, AGAIN], "h1", eager=False, use=ON, key="k1")
     assert found.refused and not found.planned and "did not take it at a/3" in found.plan
+
+
+@pytest.mark.parametrize(
+    ("earlier", "use", "key", "planned", "said"),
+    [
+        # By a standby each set of arguments has a plan of its own.
+        ([FORKED], APART, "k1", True, "a/4 applies: memory is not profiled again"),
+        ([FORKED], APART, "k2", False, "none of these arguments yet"),
+        # vLLM's own place and a standby's are two.
+        ([AGAIN], APART, "k1", False, "none of these arguments yet"),
+        ([FORKED], ON, "k1", False, "none of these arguments yet"),
+        # vLLM alone takes the plan of other memory.
+        ([AGAIN], ON, "k2", True, "other arguments, which vLLM does not compare"),
+        ([replace(AGAIN, plan_key=None)], ON, "k2", True, "not profiled again"),
+        ([FORKED, AGAIN], OFF, "k1", False, ""),
+    ],
+)
+def test_whose_plan_applies(
+    earlier: list[Start], use: PlanUse, key: str, planned: bool, said: str
+) -> None:
+    found = caches.judge(earlier, "h1", eager=False, use=use, key=key)
+    assert found.planned is planned
+    assert said in found.plan and bool(said) == bool(found.plan)
+    assert ("compare" in found.plan) == ("compare" in said)

@@ -13,7 +13,7 @@ from engine_ctl.errors import Failed
 from engine_ctl.operations import catalogue
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import Endpoint, engine_spec
-from engine_ctl.runtimes.defaults import PLAN, QUIET, serve_defaults
+from engine_ctl.runtimes.defaults import PLAN, PLAN_KEY, QUIET, plan_key, serve_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check, Hello, Memory
@@ -21,7 +21,7 @@ from engine_ctl.standby.lifecycle import Standing
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.swap import levers
-from engine_ctl.swap.caches import Caches
+from engine_ctl.swap.caches import Caches, PlanUse, plan_use
 from engine_ctl.swap.starting import Prepared, prepare
 from profiles.model import Profile
 from profiles.schema import ArgumentSchema, shipped
@@ -114,10 +114,58 @@ def test_the_startup_plan_is_named_where_it_is_off(
 ) -> None:
     monkeypatch.delenv(PLAN, raising=False)
     off = prepared_on(stage, "cuda", env="0")
-    assert "off, memory is profiled" in levers.plan_note(off, Caches())
+    assert levers.plan_note(off, Caches()).startswith(f"startup plan: off ({PLAN})")
     assert levers.plan_note(prepared_on(stage, "cpu"), Caches()) == ""
     on = prepared_on(stage, "cuda", env="1")
     assert levers.plan_note(on, Caches(plan="applies")) == "applies"
+    assert plan_use(on) is PlanUse.SHARED and plan_use(off) is PlanUse.OFF
+
+
+def test_only_a_standby_whose_processes_are_copies_keeps_plans_apart(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLAN, raising=False)
+    found = prepared_on(stage, "cuda")
+    found = replace(found, spec=msgspec.structs.replace(found.spec, env={PLAN_KEY: "k"}))
+    assert plan_use(found) is PlanUse.APART and levers.plan_note(found, Caches()) == ""
+    assert found.standing is not None and found.standing.hello is not None
+    hello = msgspec.structs.replace(found.standing.hello, method="spawn")
+    for other in (
+        replace(found, standing=None),
+        replace(found, standing=replace(found.standing, hello=hello)),
+    ):
+        assert plan_use(other) is PlanUse.OFF
+        assert "only from a standby" in levers.plan_note(other, Caches())
+
+
+BASE = Profile(name="p", model="/m", args={"gpu_memory_utilization": 0.9, "max_num_seqs": 8})
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "same"),
+    [
+        ({"gpu-memory-utilization": 0.9, "max_num_seqs": 8}, {}, True),
+        ({**BASE.args, "tool_call_parser": "hermes", "uvicorn_log_level": "debug"}, {}, True),
+        (BASE.args, {"HF_TOKEN": "t", PLAN: "1"}, True),
+        ({**BASE.args, "gpu_memory_utilization": 0.5}, {}, False),
+        ({**BASE.args, "limit_mm_per_prompt": {"image": 2}}, {}, False),
+        ({**BASE.args, "speculative_config": {"num_speculative_tokens": 3}}, {}, False),
+        (BASE.args, {"VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "0"}, False),
+    ],
+)
+def test_a_plan_is_for_what_memory_depends_on(
+    args: dict[str, Any], env: dict[str, str], same: bool
+) -> None:
+    gpu = msgspec.structs.replace(RUNTIME, platform="cuda", version="0.33.0")
+    other = plan_key(msgspec.structs.replace(BASE, args=args), gpu, env)
+    assert (other == plan_key(BASE, gpu, {})) is same and PLAN_KEY in other
+
+
+def test_no_key_where_there_is_no_plan() -> None:
+    gpu = msgspec.structs.replace(RUNTIME, platform="cuda", version="0.33.0")
+    assert plan_key(BASE, gpu, {PLAN: "0"}) == {}
+    assert plan_key(BASE, msgspec.structs.replace(gpu, platform="cpu"), {}) == {}
+    assert plan_key(BASE, msgspec.structs.replace(gpu, version="0.31.2"), {}) == {}
 
 
 @pytest.mark.parametrize(
