@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from engine_ctl.errors import Usage
+from engine_ctl.errors import NotFound, Usage
 
 
 def unable() -> str | None:
@@ -23,10 +23,15 @@ def unable() -> str | None:
 
 def open_console(unit: str | None = None) -> None:
     """Run the app until the operator leaves. Stops nothing. Raises Usage where it cannot be
-    drawn."""
+    drawn, NotFound for a unit that is not there."""
     problem = unable()
     if problem is not None:
         raise Usage(problem)
+    if unit is not None:
+        from engine_ctl.operations.context import Context
+
+        if not Context().store.unit_dir(unit).is_dir():
+            raise NotFound(f"no unit named {unit}; see: stoker ps")
     from console.app import StokerApp
     from console.wiring import ConsoleOperations, LazyFeed
 

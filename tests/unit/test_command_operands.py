@@ -121,3 +121,12 @@ def test_a_removed_unit_takes_its_benches_unit_along(
     store.create("bench-b", Kind.ENGINE)  # an engine that is called so
     assert run(["remove", "a", "b", "--yes"]) == 0
     assert [record.unit for record in store.list_units().units] == ["bench-b"]
+
+
+def test_the_console_opens_on_no_unit_that_is_not_there(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.commands.console.unable", lambda: None)
+    for name, status in (("nothing", 3), ("../x", 2)):
+        assert run(["--unit", name]) == status
+        assert capsys.readouterr().err.count("\n") == 1
