@@ -171,13 +171,15 @@ def complete(port: int, model: str, tokens: int = 1, timeout: float = 60.0) -> s
     return f"{answer['usage']['completion_tokens']} tokens: {answer['choices'][0]['text']!r}"
 
 
-def first_token(port: int, model: str, limit: float = 180.0) -> float:
+def first_token(
+    port: int, model: str, limit: float = 180.0, alive: Callable[[], bool] = lambda: True
+) -> float:
     """Seconds from now until a completion comes back."""
     began = time.monotonic()
-    while time.monotonic() - began < limit:
+    while time.monotonic() - began < limit and alive():
         try:
             complete(port, model, timeout=30)
             return time.monotonic() - began
         except OSError:
             time.sleep(0.05)
-    raise TimeoutError(f"nothing on port {port} after {limit} s")
+    raise TimeoutError(f"nothing on port {port} after {time.monotonic() - began:.0f} s")
