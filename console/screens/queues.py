@@ -19,4 +19,4 @@ class QueuesScreen(DetailScreen):
     PER_UNIT: ClassVar[bool] = True
 
     def items(self, snapshot: Snapshot, unit: UnitView | None, cells: int) -> Sequence[Item]:
-        return queues.items(unit, cells) if unit else ()
+        return queues.items(unit, cells, self.lines("body").size.height) if unit else ()

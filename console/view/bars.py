@@ -98,6 +98,32 @@ def sparkline(values: Sequence[float], cells: int, top: float | None = None) -> 
     return "".join(" " if isnan(value) else _spark(value, ceiling) for value in shown)
 
 
+def tall_sparkline(
+    values: Sequence[float], cells: int, rows: int, top: float | None = None
+) -> list[str]:
+    """A sparkline of several rows, the highest first, on the scale that `highest` says."""
+    if rows < 2:
+        return [sparkline(values, cells, top)]
+    shown = [_highest(share) for share in _shares_of(values, cells)] if values else []
+    ceiling = top or highest(values)
+    steps = len(_SPARKS)
+    found: list[str] = []
+    for row in reversed(range(rows)):
+        text = ""
+        for value in shown:
+            share = 0.0 if isnan(value) or not ceiling > 0 else min(value / ceiling, 1.0)
+            level = max(round(share * rows * steps), 1) - row * steps
+            blank = isnan(value) or level <= 0
+            text += " " if blank else _SPARKS[min(level, steps) - 1]
+        found.append(text)
+    return found
+
+
+def highest(values: Sequence[float]) -> float:
+    """The largest value that is one; NaN where there is none."""
+    return _highest([value for value in values if isfinite(value)])
+
+
 def _spark(value: float, ceiling: float) -> str:
     if value <= 0 or not ceiling > 0:
         return _SPARKS[0]

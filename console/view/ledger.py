@@ -18,7 +18,7 @@ COLUMNS = (
     Column("pid", "pid", 8, True),
     Column("user", "user", 8, priority=4),
     Column("fits", "again≤", 6, True, priority=1),
-    Column("parts", "of which", 28, priority=2, grow=1),
+    Column("parts", "of which, or command", 28, priority=2, grow=1),
     Column("command", "command", 16, priority=5, grow=2),
 )
 _STYLE = {"orphan": "error", "other": "muted"}
@@ -48,6 +48,8 @@ def _columns(holders: Sequence[Holder], cells: int) -> tuple[Column, ...]:
     longest = max((len(holder.run or holder.unit or "") for holder in holders), default=0)
     run = max(16, min(longest, 16 if cells < 100 else 30))
     columns = [c._replace(cells=run) if c.key == "unit" else c for c in COLUMNS]
+    if said["parts"]:  # one column has both: whoever has parts is known by its run
+        columns = [c for c in columns if c.key != "command"]
     return fit([c for c in columns if said.get(c.key, True)], min(cells - 4, 132), 2)
 
 
@@ -112,7 +114,7 @@ def _table(holders: Sequence[Holder], total: int | None, columns: Sequence[Colum
             "pid": str(holder.pid) if holder.pid else "–",
             "user": clean(holder.user or "–"),
             "fits": "" if holder.fits is None else f"{holder.fits:.2f}",
-            "parts": _parts(holder),
+            "parts": _parts(holder) or Span(clean(holder.command or ""), "muted"),
             "command": Span(clean(holder.command or "–"), "muted"),
         }
         lines.append((Span("   "), *row(columns, values, 2)))

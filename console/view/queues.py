@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from console.view import numbers as n
-from console.view.bars import sparkline
+from console.view.bars import highest, tall_sparkline
 from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, side_by_side, wrap
 from engine_ctl.model import EngineLoad, RankLoad, UnitView
 
@@ -26,6 +26,7 @@ TRENDS = (
     ("ttft_p95", "first token p95", "ms", 1000.0),
     ("itl_p95", "between tokens p95", "ms", 1000.0),
 )
+_TALLEST = 4
 EXTRAS = {
     "spec_acceptance": ("speculation accepted", "%"),
     "spec_mean_length": ("speculation, mean length", ""),
@@ -43,8 +44,8 @@ EXTRAS = {
 }
 
 
-def items(unit: UnitView, cells: int) -> list[Item]:
-    """Hints first, then each rank, then history."""
+def items(unit: UnitView, cells: int, height: int = 0) -> list[Item]:
+    """Hints first, then each rank, then history, as high as `height` rows in all leave room for."""
     load = unit.load
     if load is None:
         text = "No figures: the engine does not answer on /metrics (not ready, or no stats asked)."
@@ -59,7 +60,8 @@ def items(unit: UnitView, cells: int) -> list[Item]:
         found.append(Item(None, (clip_line(rejected, cells),)))
     for rank in load.ranks:
         found.append(Item(f"rank {rank.engine}", tuple(_rank(rank, len(load.ranks), cells))))
-    found.append(Item("history", tuple(_history(load.history, cells))))
+    above = sum(len(item.lines) for item in found)
+    found.append(Item("history", tuple(_history(load.history, cells, height - above - 1))))
     return found
 
 
@@ -156,27 +158,43 @@ def _value(value: float | str, unit: str) -> str:
     return f"{figure} {unit}".rstrip()
 
 
-def _history(history: Mapping[str, Sequence[float]], cells: int) -> list[Line]:
-    if not any(history.get(key) for key, *_ in TRENDS):
+def _history(history: Mapping[str, Sequence[float]], cells: int, rows: int) -> list[Line]:
+    """Each figure as it went; with rows to spare higher, and with the largest value beneath."""
+    known = [trend for trend in TRENDS if any(v == v for v in history.get(trend[0], ()))]
+    if not known:
         return []
+    each = max(1, min(rows // len(known), _TALLEST + 1))
+    tall = each - (each > 2)
     both = cells >= 110 and any(history.get(f"hour.{key}") for key, *_ in TRENDS)
     room = max(10, (cells - 36) // (2 if both else 1) - 4)
     titles = " " * 22 + pad("now", 12, True) + "  " + pad("last two minutes", room)
     lines: list[Line] = [line(Span(titles + ("  last hour" if both else ""), "muted"))]
-    for key, name, unit, scale in TRENDS:
-        values = history.get(key, ())
-        if not any(value == value for value in values):
-            continue
+    for key, name, unit, scale in known:
+        values, hour = history[key], history.get(f"hour.{key}", ())
         top = 1.0 if unit == "%" else None
-        now = values[-1] * scale
-        figure = n.count(now) if now != now or scale != 1 or now >= 10 else f"{now:.3g}"
-        spans = [
-            Span(pad(f"   {name}", 22)),
-            Span(pad(f"{figure} {unit}".rstrip(), 12, True), "bold"),
-            Span("  " + pad(sparkline(values, room, top), room), "accent"),
-        ]
-        hour = history.get(f"hour.{key}", ())
+        drawn = tall_sparkline(values, room, tall, top)
+        past = [""] * tall
         if both and any(value == value for value in hour):
-            spans.append(Span("  " + sparkline(hour, room, top), "muted"))
-        lines.append(clip_line(spans, cells))
+            past = tall_sparkline(hour, room, tall, top)
+        most = top or highest(values)
+        for row, (now, before) in enumerate(zip(drawn, past, strict=True)):
+            left = [Span(" " * 34)]
+            if row == 0:
+                figure = Span(pad(_figure(values[-1], unit, scale), 12, True), "bold")
+                left = [Span(pad(f"   {name}", 22)), figure]
+            elif row == 1:
+                word = "of" if top else "most"
+                left = [Span(pad(f"{word} {_figure(most, unit, scale)}", 34, True), "muted")]
+            spans = [*left, Span("  " + pad(now, room), "accent")]
+            if before:
+                spans.append(Span("  " + before, "muted"))
+            lines.append(clip_line(spans, cells))
+        if each > tall:
+            lines.append(())
     return lines
+
+
+def _figure(value: float, unit: str, scale: float) -> str:
+    now = value * scale
+    text = n.count(now) if now != now or scale != 1 or now >= 10 else f"{now:.3g}"
+    return f"{text} {unit}".rstrip()

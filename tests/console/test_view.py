@@ -426,3 +426,19 @@ def test_the_event_that_is_chosen_is_there_in_full() -> None:
     assert len(item.lines) == 1
     (_, item) = events.items((event,), fakes.NOON, 80, item.key)
     assert "with an end" in spans.plain(item.lines[-1])
+
+
+def test_history_is_as_high_as_there_is_room() -> None:
+    unit = fakes.gpu_units()[0]
+    low = texts(queues.items(unit, 120))
+    high = texts(queues.items(unit, 120, 50))
+    assert len(low) < len(high) <= 50
+    assert "most 12" in "\n".join(high) and "of 100 %" in "\n".join(high)
+    rows = bars.tall_sparkline([0.0, 50.0, 100.0, float("nan")], 4, 2, 100.0)
+    assert rows == ["  █ ", "▁██ "]
+    assert bars.tall_sparkline([], 4, 2) == ["", ""]
+
+
+def test_other_holders_are_named_by_their_command() -> None:
+    whole = "\n".join(texts(ledger.items(fakes.gpu_snapshot(), 120)))
+    assert "python train.py" in whole and "kv 98.1" in whole
