@@ -22,7 +22,14 @@ MESSAGE_CHARS = 600
 LINES = 40
 GRACE_S = 10.0
 # Of the tests with the real runtime, those that keep to sockets and processes of their own.
-ALSO_BESIDE = ("preload_engines", "preload_layout", "preload_table", "profiles_check", "roundtrip")
+ALSO_BESIDE = (
+    "preload_engines",
+    "preload_layout",
+    "preload_table",
+    "profiles_check",
+    "roundtrip",
+    "startup_plan",
+)
 
 # In CI the same examples every time, so that a red run means that something changed; by hand new
 # ones each time, which is what finds things.
