@@ -87,12 +87,14 @@ class DriftWatch:
     def _untouched_since(self, path: Path, created: float) -> bool:
         """No profile file was written since: nothing to parse. A parent may be in either place."""
         newest = _mtime(path)
+        if not newest:
+            return False  # it is gone
         for directory in {path.parent, self.dirs.profiles}:
             try:
                 newest = max([newest, *(_mtime(file) for file in directory.iterdir())])
             except OSError:
                 continue
-        return 0 < newest <= created * 1e9
+        return newest <= created * 1e9
 
     def _compare(self, run: Run, profile_path: str) -> tuple[str, ...]:
         from profiles.loading import ProfileStore

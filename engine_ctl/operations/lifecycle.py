@@ -176,7 +176,7 @@ def start(
 
         return preload_start(ctx, unit, tell)
     record = unit_for(ctx, unit, profile)
-    resolved = ctx.profiles.load(record.profile)
+    resolved = snapshots.of_unit(ctx, record)
     with ctx.store.lock(unit), doing(ctx.store, unit, "preparing the start", tell) as tell:
         current = ctx.store.current(unit)
         if current is not None and is_live(current):
@@ -422,7 +422,7 @@ def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
     current = ctx.store.current(unit)
     if current is not None:
         copies.refuse(current, f"stoker restart {unit}")
-    resolved = ctx.profiles.load(record.profile)
+    resolved = snapshots.of_unit(ctx, record)
     if current is None or not is_live(current):
         return finish_start(ctx, start(ctx, unit, None, tell), wait, tell)
     done = swap(ctx, unit, resolved, tell, what="restart")

@@ -39,7 +39,8 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     record = ctx.store.load(unit) if known else None
     name = profile or (record.profile if record else unit)
     try:
-        resolved = ctx.profiles.load(name)
+        own = record is not None and name == record.profile
+        resolved = snapshots.of_unit(ctx, record) if own and record else ctx.profiles.load(name)
     except NotFound:
         if known or profile:
             raise

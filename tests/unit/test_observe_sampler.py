@@ -281,6 +281,7 @@ def test_drift_of_the_profile_file(written: Written) -> None:
     for unit in (only(sample(written)), only(snapshot_once(written.dirs, timeout_s=100.0))):
         assert unit.drift == ("file",)
         assert unit.profile_problem.startswith(f"{path}:")
+    (path.parent / "another.yaml").write_text("model: acme/other\n")
     path.unlink()
     assert only(sample(written)).profile_problem == f"no profile file {path}"
     path.write_text("model: acme/chat-8b\nargs:\n  max_num_seqs: 64\n")
