@@ -6,9 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from console.screens.form import Field, FormScreen
 from console.screens.log_choose import LogChoose
 from console.screens.log_reading import LogReading
+from console.widgets.paths import DirectorySuggester
 from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
+
+
+def path_problem(text: str) -> str | None:
+    """Why no file can be opened there."""
+    path = Path(text).expanduser()
+    if path.is_file():
+        return None
+    return "that is no file that can be read" if path.exists() else "there is no such file"
+
 
 if TYPE_CHECKING:
     from engine_ctl.logs.view_starts import LogStarts
@@ -153,6 +164,19 @@ class LogChoosing(LogReading):
         other = others[-1] if step < 0 else others[0]
         self._open((log_of(self._paths[0], other),), self._names)
         self._show_titles()
+
+    def do_open(self) -> None:
+        """Ask for a file and read it, as of an engine that Stoker did not start."""
+
+        def given(values: tuple[str, ...] | None) -> None:
+            if not values:
+                return
+            path = Path(values[0]).expanduser()
+            if self._open((path,), (path.name,)):
+                self._show_titles()
+
+        box = Field("file", "a log on this machine", path_problem, DirectorySuggester(files=True))
+        self.app.push_screen(FormScreen("Read a log file", (box,), "open"), given)
 
     def do_merge(self) -> None:
         snapshot = self.stoker.snapshot

@@ -1,4 +1,4 @@
-"""Directories that begin as what was typed, offered while one types."""
+"""Directories and files that begin as what was typed, offered while one types."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from textual.suggester import Suggester
 
 
 class DirectorySuggester(Suggester):
-    """Offers the first directory that begins with the value; the right arrow takes it."""
+    """Offers the first directory (or file) that begins with the value; the right arrow takes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: bool = False) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
+        self._files = files
 
     async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(first_directory, value)
+        return await asyncio.to_thread(first_directory, value, self._files)
 
 
-def first_directory(value: str) -> str | None:
-    """The first directory by name whose path begins with `value`, spelled as it is typed; None
-    where there is none. Hidden ones only when the dot was typed."""
+def first_directory(value: str, files: bool = False) -> str | None:
+    """The first directory (or file) by name whose path begins with `value`, spelled as it is typed;
+    None where there is none. Hidden ones only when the dot was typed."""
     head, slash, tail = value.rpartition("/")
     try:
         place = Path(head + slash).expanduser() if slash else Path.cwd()
@@ -28,7 +29,7 @@ def first_directory(value: str) -> str | None:
             entry.name
             for entry in place.iterdir()
             if entry.name.startswith(tail) and entry.name[:1] != ("" if tail else ".")
-            if entry.is_dir()
+            if files or entry.is_dir()
         )
     except (OSError, RuntimeError):
         return None

@@ -347,6 +347,20 @@ async def test_starts_in_one_log(until: Until, tmp_path: Path) -> None:
         await view.pilot.press("escape")
 
 
+async def test_another_file_is_opened(until: Until, growing: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.log"
+    foreign.write_bytes(numbered(7000, 7003))
+    async with opened(until, growing) as view:
+        await view.pilot.press("o")
+        await until(view.pilot, lambda: "Read a log file" in painted(view.app))
+        await view.pilot.press(*f"{foreign}x", "enter")
+        await until(view.pilot, lambda: "there is no such file" in painted(view.app))
+        await view.pilot.press("backspace", "enter")
+        await until(view.pilot, lambda: "foreign.log" in view.title("log-title"))
+        await view.settle()
+        assert view.seen()[0].endswith("line 7000")
+
+
 async def test_a_new_run_is_followed(until: Until, tmp_path: Path) -> None:
     old, new = tmp_path / "runs" / "1" / "log", tmp_path / "runs" / "2" / "log"
     for number, path in enumerate((old, new), 1):
