@@ -119,7 +119,9 @@ def ensure_daemon(
     except StokerError as error:
         if not section.fallback:
             raise
-        tell(f"{unit}: no weights daemon of its own: {error}")
+        why = f"no weights daemon of its own: {error}"
+        tell(f"{unit}: {why}")
+        ctx.event(unit, why, "warning")  # what the engine's log will only call a missing socket
         return None
 
 

@@ -110,6 +110,7 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ahead: DaemonAhead) -> None:
         self.said: list[str] = []
+        self.events: list[tuple[str, ...]] = []
         self.waited: list[Any] = []
         self.made = SimpleNamespace(id="u-weights/2")
         self.failure: Exception | None = None
@@ -127,7 +128,7 @@ class Steps:
     def ensure(self, **preload: Any) -> Any:
         profile = Profile(name="p", model="m", preload=Preload(**preload))
         resolved = Resolved(profile, {}, ())
-        ctx: Any = None
+        ctx: Any = SimpleNamespace(event=lambda *event: self.events.append(event))
         return weights_ready.ensure_daemon(ctx, "u", resolved, self.said.append)
 
 
@@ -145,6 +146,7 @@ def test_a_daemon_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Steps(monkeypatch, DaemonAhead(Way.NO_ROOM, "GPU 0 has 1.0 GiB free"))
     assert full.ensure() is None
     assert full.said == ["u: no weights daemon of its own: GPU 0 has 1.0 GiB free"]
+    assert full.events == [(*full.said[0].split(": ", 1), "warning")]
     with pytest.raises(Failed, match="GiB free"):
         full.ensure(fallback=False)
     busy = Steps(monkeypatch, DaemonAhead(Way.MADE))
