@@ -14,10 +14,11 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import RLock
-from typing import NamedTuple, cast
+from typing import cast
 
 from engine_ctl.logs.blocks import BLOCK, Found, Scan, counted
 from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.index_tasks import Counting, Finding, Wanted
 from engine_ctl.logs.patience import TooSlow, at_most, can_end
 from engine_ctl.logs.view_remote import answered
 
@@ -26,41 +27,6 @@ _HERE_S = 0.25
 _ELSEWHERE_S = 10.0
 _KEPT = 24
 _AT_ONCE = 8
-
-
-class Wanted(NamedTuple):
-    """Blocks to count, with the file as it was when they were asked for: its size, where its
-    unfinished last line began, and the states of the scan and of the index."""
-
-    blocks: tuple[int, ...]
-    size: int
-    settled: int
-    version: int
-    turn: int
-
-
-class Counting:
-    """The work on an index that needs nothing but its file: may be done anywhere."""
-
-    def __init__(self, scan: Scan) -> None:
-        self.scan = scan
-
-    def do(self, files: Sequence[LogFile], wanted: Wanted) -> list[Found | int]:
-        """Count the blocks of the only file."""
-        files[0].size = wanted.size
-        return counted(files[0], self.scan, wanted.blocks)
-
-
-class Finding:
-    """Looking at one block somewhere else, as a task."""
-
-    def __init__(self, scan: Scan) -> None:
-        self._scan = scan
-
-    def do(self, files: Sequence[LogFile], wanted: tuple[int, int]) -> Found:
-        """The rows of a block of the only file, which has that size."""
-        block, files[0].size = wanted
-        return self._scan.find(files[0], block)
 
 
 class RowIndex:
