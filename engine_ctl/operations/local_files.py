@@ -1,5 +1,5 @@
-"""Files and directories of this machine that a profile's arguments name and vLLM reads only when
-the engine has started: one that is missing is said before anything is stopped for it."""
+"""What of this machine a profile names and is read only when the engine starts, or has started:
+files, directories, secrets. What is missing is said before anything is stopped for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine_ctl.errors import StokerError
 from engine_ctl.live.adapters import adapters_of
 from engine_ctl.live.requirements import is_set, plain
-from profiles.argv import expanded
+from engine_ctl.supervise import spawn
+from profiles.argv import environment, expanded
 from profiles.model import Profile
 
 _LOCAL = ("/", "./", "../", "~")
@@ -20,8 +23,11 @@ _TEMPLATE = "{}\n"
 
 
 def files_problem(profile: Profile) -> str | None:
-    """The first path of the arguments that is not there; None: go on. Names that are no local
-    path (a hub's, a template of vLLM's own) are left for vLLM to find."""
+    """The first secret or path of the arguments that is not there; None: go on. Names that are no
+    local path (a hub's, a template of vLLM's own) are left for vLLM to find."""
+    secret = _secrets_problem(profile)
+    if secret:
+        return f"profile {profile.name}: {secret}"
     try:
         args = plain(expanded(profile, os.environ).args)
     except StokerError:
@@ -39,6 +45,19 @@ def files_problem(profile: Profile) -> str | None:
     for what, path in named:
         if isinstance(path, str) and path.startswith(_LOCAL) and not _there(path):
             return f"profile {profile.name}: {what}: {path} does not exist"
+    return None
+
+
+def _secrets_problem(profile: Profile) -> str | None:
+    """Why a value that the profile has by reference cannot be had by a start from here."""
+    _, references = environment(profile)
+    plain_references = msgspec.to_builtins(dict(references))
+    try:
+        spawn.environment(
+            {"env_refs": plain_references, "run": "", "unit": ""}, "", dict(os.environ)
+        )
+    except spawn.SpawnError as error:
+        return str(error)
     return None
 
 

@@ -11,7 +11,7 @@ import pytest
 from engine_ctl.operations.checking import Checked
 from engine_ctl.operations.local_files import files_problem
 from engine_ctl.standby.client import Check
-from profiles.model import Profile
+from profiles.model import EnvRef, Profile
 
 
 def problem(**args: Any) -> str | None:
@@ -79,3 +79,20 @@ def test_a_check_says_it_beside_what_vllm_says() -> None:
     assert found.errors == (missing,) and found.document()["errors"] == [missing]
     assert found.text().startswith("vLLM 0.33.0 accepts it, but its start would fail:\n  profile p")
     assert Checked(Check(ok=True), "0.33.0").text() == "vLLM 0.33.0 accepts it:"
+
+
+def test_a_secret_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+
+    def found(reference: EnvRef) -> str | None:
+        return files_problem(Profile(name="p", model="m", env={"HF_TOKEN": reference, "A": "b"}))
+
+    monkeypatch.delenv("STOKER_TEST_TOKEN", raising=False)
+    assert found(EnvRef(from_env="STOKER_TEST_TOKEN")) == (
+        "profile p: HF_TOKEN comes from the variable STOKER_TEST_TOKEN, which is not set"
+    )
+    assert "cannot be read: No such file" in str(found(EnvRef(from_file=str(file))))
+    file.write_text("x")
+    monkeypatch.setenv("STOKER_TEST_TOKEN", "")
+    assert found(EnvRef(from_file=str(file))) is None
+    assert found(EnvRef(from_env="STOKER_TEST_TOKEN")) is None

@@ -270,6 +270,15 @@ def test_an_adapter_that_is_not_there_touches_nothing(here: Serving) -> None:
     here.ctx.store.remove("v")
 
 
+def test_a_secret_that_is_not_set_touches_nothing(here: Serving) -> None:
+    here.profile("secret", 7, env={"HF_TOKEN": {"from_env": "STOKER_TEST_TOKEN"}})
+    before = here.current("u")
+    with pytest.raises(Failed, match="STOKER_TEST_TOKEN, which is not set"):
+        swapping.swap_to(here.ctx, "u", "secret", lambda _: None)
+    assert any("is not set" in text for text in forecast(here.ctx, "u", "secret").errors)
+    assert here.current("u") == before and here.answers("u") == "1"
+
+
 def test_a_model_removed_after_the_check_is_rolled_back(here: Serving) -> None:
     copy = here.new_model("copy")
     here.profile("moves", 7, model=str(copy))
