@@ -202,9 +202,11 @@ async def test_an_expression_without_end_holds_nobody_up(
         log.write(b"x" * 300 + b"\nlast words\n")
     async with opened(until, growing) as view:
         await view.pilot.press("slash", "ctrl+r", *"(x+x+)+y")
-        await until(view.pilot, lambda: "takes too long" in view.title("said"))
+        given_up = lambda: view.screen.state.query is None  # noqa: E731
+        await until(view.pilot, lambda: given_up() and "takes too long" in view.title("said"))
         await view.press("enter")
-        assert "xxx" in view.under_cursor and view.screen.state.query is None
+        # From here on a slow machine may take its time to start a process.
+        monkeypatch.setattr(view_remote, "_HOPELESS_S", 100.0)
         await view.press("slash", "ctrl+r", *r"line \d+5$", "enter")
         assert "of 49 lines" in view.title("log-choice")
         assert "takes too long" not in view.title("said")
