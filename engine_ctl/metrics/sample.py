@@ -130,12 +130,15 @@ class Parser:
                 if target is not None:
                     collected.append((target, value))
                 continue
-            if target is None:
-                continue
             try:
-                collected.append((target, float(tail)))
+                value = float(tail)
             except ValueError:
                 malformed += 1
+                continue
+            if b"_" in tail:  # a number in Python alone
+                malformed += 1
+            elif target is not None:
+                collected.append((target, value))
         return self._build(collected, malformed)
 
     @staticmethod

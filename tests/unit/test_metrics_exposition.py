@@ -91,6 +91,10 @@ def test_any_line_reads_as_the_library_reads_it_or_not_at_all(line: str) -> None
 
 
 @given(st.lists(st.one_of(mutations, st.text(max_size=40)), max_size=20), st.binary(max_size=60))
+@example(
+    ['vllm:kv_cache_usage_perc{engine="0"} 1_0', 'vllm:kv_cache_usage_perc{engine="0"} 1'], b""
+)
+@example(['other{engine="0"} ', 'other{engine="0"} 1'], b"")
 def test_the_parser_never_raises_and_a_second_reading_is_the_same(
     lines: list[str], junk: bytes
 ) -> None:
