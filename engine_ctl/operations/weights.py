@@ -14,7 +14,7 @@ from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime, wait_ready
 from engine_ctl.operations.pruning import prune
-from engine_ctl.operations.weights_room import room_problem_for
+from engine_ctl.operations.weights_room import room_problem_for, surely_needed
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.lifecycle import Wanted
@@ -111,7 +111,8 @@ def asked_of(
         devices = {key.device for key in record.keys if key.device is not None}
         return room_problem_for(ctx, asked, devices, replacing)
 
-    return replace(asked, room=room), runtime
+    needs = surely_needed(asked) if runtime.platform != "cpu" else None
+    return replace(asked, room=room, needs=needs), runtime
 
 
 def other_daemons(ctx: Context, keys: Sequence[records.RankKey]) -> list[str]:

@@ -29,7 +29,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart, undo, sweep), `config_hash` vLLM's own of what the run compiles. `public_host` and
     `public_port` are where clients go when that is not where the process listens: the address of
     the unit's front. `tied_to`: the process that alone can use what the run does (a bench's
-    command); when that ends, the shim ends the run."""
+    command); when that ends, the shim ends the run. `room`: bytes that must be free on GPUs, by
+    UUID, before the restart policy starts it again."""
 
     schema: int = 1
     run: str = ""
@@ -75,6 +76,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str = ""
     config_hash: str | None = None
     tied_to: Identity | None = None
+    room: dict[str, int] = msgspec.field(default_factory=dict)
     by: str = ""
 
     @property

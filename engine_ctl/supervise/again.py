@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from engine_ctl.supervise import disk, from_standby
+from engine_ctl.supervise import disk, from_standby, room
 from engine_ctl.supervise.watcher import SIGNALS
 
 TYPE_CHECKING = False
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 FULL_DISK_S = 1.0
+ROOM_S = 10.0
 BY = "restart policy"
 
 
@@ -27,13 +28,21 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
     """Wait, make the next run and become its shim (`script`).
 
     Returns when that is not wanted any more: a stop was asked for, or the unit has gone on to
-    another run. On a full disk it tries again and again."""
+    another run. On a full disk it tries again and again, and so while its GPUs have no room."""
     due = time.monotonic() + delay_s
+    said = False
     poll = select.poll()
     poll.register(ended.wake, select.POLLIN)
     while _still_wanted(ended):
         left = due - time.monotonic()
-        if left <= 0:
+        if left <= 0 and (why := room.short(ended.spec.get("room") or {})):
+            if not said:
+                ended.tell(f"waits for room before it is started again: {why}", "warning")
+            said = True
+            limit = (ended.spec.get("restart") or {}).get("backoff_max_s", ROOM_S)
+            due = time.monotonic() + min(ROOM_S, limit)
+            left = 0.1
+        elif left <= 0:
             lock = disk.try_lock(f"{ended.unit_dir}/lock", f"restart of {ended.spec['run']}")
             if lock is not None:
                 try:

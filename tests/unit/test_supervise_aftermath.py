@@ -16,10 +16,12 @@ from engine_ctl.model import Kind
 from engine_ctl.operations import explain
 from engine_ctl.operations.context import Context
 from engine_ctl.state import aftermath as kept
+from engine_ctl.state import events
 from engine_ctl.state.aftermath import MemoryRecord
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import aftermath, procs
+from engine_ctl.supervise import aftermath, procs, room
 from engine_ctl.supervise.stop import stop
+from profiles.model import Restart
 from tests.standin.rig import Rig, rig, until
 
 __all__ = ["rig"]
@@ -201,6 +203,40 @@ def test_a_kill_for_want_of_memory_is_said() -> None:
         "container: 8.0 GiB used of a limit of 8.0 GiB",
         "the kernel had just killed a process for want of host memory",
     )
+
+
+def test_weights_wait_for_room_before_the_policy_loads_them_again(rig: Rig, smi: Path) -> None:
+    write(smi, ANSWERS)  # 69.1 GiB free on the first GPU, not known of the second
+    restart = Restart(policy="on-failure", backoff_s=0.01, backoff_max_s=0.2)
+    room = {"GPU-aaaa": 70 * GIB, "GPU-bbbb": 70 * GIB}
+    run = killed(rig, restart=restart, room=room)
+    said = until(lambda: [e for e in events.last(rig.dirs, 20) if "waits for room" in e.text])
+    assert "GPU 0 has 69.1 GiB free, its weights need 70.0 GiB" in said[0].text
+    current = rig.store.current(run.unit)
+    assert current is not None and current.id == run.id
+    write(smi, ANSWERS.replace("73000", "71000"))
+    again = until(lambda: (now := rig.store.current(run.unit)) and now.id != run.id and now)
+    until(lambda: again.identity() is not None)
+    assert again.spec().room == room
+    assert len([e for e in events.last(rig.dirs, 20) if "waits for room" in e.text]) == 1
+    stop(again)
+
+
+@pytest.mark.parametrize(
+    ("needed", "why"),
+    [
+        ({}, None),
+        ({"GPU-a": 10 * GIB}, None),
+        ({"GPU-a": 11 * GIB}, "GPU 0 has 10.0 GiB free, its weights need 11.0 GiB"),
+        ({"GPU-b": 11 * GIB, "GPU-c": 11 * GIB}, None),  # not known, not there
+    ],
+)
+def test_room_on_the_gpus(needed: dict[str, int], why: str | None) -> None:
+    gpus = [
+        {"index": 0, "uuid": "GPU-a", "total": 80 * GIB, "used": 70 * GIB},
+        {"index": 1, "uuid": "GPU-b", "total": 80 * GIB, "used": None},
+    ]
+    assert room.lacking(needed, gpus) == why
 
 
 class Said(aftermath._Query):

@@ -178,3 +178,6 @@ def test_nothing_is_started_that_has_no_room(
     ahead = daemon_ahead(ctx, "chat", Resolved(made.profile, {}, ()), None)
     assert ahead.way is Way.MADE
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+    # What it needs goes with its run: the shim looks for room before it starts it again.
+    run = daemons.start(ctx.store, replace(made, room=look, needs=36 * GIB), ask, begun.append)
+    assert begun == [run] and run.spec().room == {"GPU-0": 36 * GIB}
