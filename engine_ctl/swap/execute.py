@@ -104,6 +104,10 @@ def swap(
         refuse_weights(weighed)
         needs = memory_ahead(ctx, prepared, weighed, live)
         refuse_memory(needs)
+        good = last_good_profile(ctx, record, live)
+        no_return = no_way_back(good) if good is not None and rollback else None
+        if no_return:
+            tell(f"{unit}: {no_return}")
         journal = Journal(
             ctx.store,
             SwapRecord(
@@ -113,7 +117,7 @@ def swap(
                 started=time.time(),
                 step=Step.CHECKED,
                 profile=profile,
-                old_profile=last_good_profile(ctx, record, live),
+                old_profile=good,
                 from_run=current.id if current else None,
                 rollback=rollback,
                 what=what,
@@ -185,6 +189,12 @@ def last_good_profile(ctx: Context, record: UnitRecord, live: Run | None) -> Pro
     if live is not None and live.ready() is not None:
         return snapshots.load(live)
     return next((profile for _, profile in good_runs(ctx.store, record.unit)), None)
+
+
+def no_way_back(good: Profile) -> str | None:
+    """Why a rollback to what was good would fail from here, in a sentence; None: it may not."""
+    problem = model_problem(good) or files_problem(good)
+    return f"it could not go back: {problem}" if problem else None
 
 
 class _Swap:

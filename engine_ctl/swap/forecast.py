@@ -20,7 +20,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.swap import levers, past
 from engine_ctl.swap.caches import Caches, PlanUse, plan_use
 from engine_ctl.swap.caches import ahead as caches_ahead
-from engine_ctl.swap.execute import last_good_profile, swap_endpoint
+from engine_ctl.swap.execute import last_good_profile, no_way_back, swap_endpoint
 from engine_ctl.swap.past import Past
 from engine_ctl.swap.room import HOST, kv_ahead, memory_ahead, memory_lines, smallest_total
 from engine_ctl.swap.seconds import Conditions, Prediction, again
@@ -95,6 +95,8 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         then = _again(prepared, ahead, caches)
         next_time = before_it.predicted(then, stops=stops).total if then else None
     good = last_good_profile(ctx, record, live) if record else None
+    no_return = no_way_back(good) if good is not None and live is not None else None
+    warnings += [no_return] if no_return else []
     return ForecastView(
         unit=unit,
         profile=resolved.profile.name,

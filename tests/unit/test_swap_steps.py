@@ -279,6 +279,21 @@ def test_a_secret_that_is_not_set_touches_nothing(here: Serving) -> None:
     assert here.current("u") == before and here.answers("u") == "1"
 
 
+def test_that_it_could_not_go_back_is_said_before(
+    here: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.profile("secret", 7, env={"HF_TOKEN": {"from_env": "STOKER_TEST_TOKEN"}})
+    monkeypatch.setenv("STOKER_TEST_TOKEN", "x")
+    swap(here, "secret")
+    assert not any("go back" in text for text in forecast(here.ctx, "u", "two").warnings)
+    monkeypatch.delenv("STOKER_TEST_TOKEN")
+    (said,) = [text for text in forecast(here.ctx, "u", "two").warnings if "go back" in text]
+    assert said.endswith("HF_TOKEN comes from the variable STOKER_TEST_TOKEN, which is not set")
+    told: list[str] = []
+    swapping.swap_to(here.ctx, "u", "two", told.append)
+    assert f"u: {said}" in told and here.answers("u") == "2"
+
+
 def test_a_model_removed_after_the_check_is_rolled_back(here: Serving) -> None:
     copy = here.new_model("copy")
     here.profile("moves", 7, model=str(copy))
