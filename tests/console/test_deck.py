@@ -272,3 +272,20 @@ async def test_columns_sort_by_key_and_mouse(until: Any) -> None:
         assert table.key == min(own)
         await pilot.press("less_than_sign")
         assert table.keys == own
+
+
+async def test_keys_of_cards_and_fields_are_pressed_by_mouse(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("S")
+        await until(pilot, lambda: "esc back" in painted(app))
+        keys = app.screen.query_one("#keys", Lines)
+        await pilot.click("#keys", offset=(keys.text[-1].index("esc"), len(keys.text) - 1))
+        await until(pilot, lambda: app.screen is app.deck)
+        await pilot.press("slash", "c", "o")
+        await until(pilot, lambda: "show all again" in painted(app))
+        footer = app.screen.query_one("#footer", Lines)
+        await pilot.click("#footer", offset=(footer.text[0].index("esc"), 0))
+        await until(pilot, lambda: not app.screen.query("#filter"))
+        assert app.deck.word == "" and "restart" in shown(app, "footer")
