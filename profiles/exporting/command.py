@@ -12,7 +12,7 @@ from profiles.exporting.quoting import shell
 from profiles.importing.carried import carried_line, kept_fields
 from profiles.importing.credentials import environment_value, secret_arguments
 from profiles.importing.draft import Draft
-from profiles.importing.references import names
+from profiles.importing.references import has_references, names
 from profiles.importing.secrets import mask, masked
 from profiles.model import EnvRef, Profile
 from profiles.schema import ArgumentSchema
@@ -67,16 +67,23 @@ class Export:
             words[words.index("--port") + 1] = text
         elif isinstance(text, str) and self.profile.port is None:
             words[1:1] = [f"--port={text}"]
-        extra = self.origin.get("extra_words")
-        return words + (list(map(str, extra)) if isinstance(extra, list) else [])
+        given = self.origin.get("extra_words")
+        extra = list(map(str, given)) if isinstance(given, list) else []
+        if any(map(has_references, extra)):
+            return words + extra  # "$@" overrides what stands before it
+        # After the last option they would be its values.
+        return [*words[:1], *extra, *words[1:]]
 
     def shadowing(self, words: list[str]) -> dict[str, str | EnvRef]:
-        """Variables of the engine whose names the words refer to: the words mean the caller's, so
-        they are set for the engine alone (`env NAME=…`), where a shell fills the words in."""
+        """Variables of the engine whose names the words or other variables refer to: those mean
+        the caller's, so these are set for the engine alone (`env NAME=…`), where a shell fills
+        the references in."""
+        env = self.environment(gpus=False)
         named = {name for word in words for name in names(word)}
+        named |= {n for name, value in env.items() for n in _needs(value) if n != name}
         return {
             name: value
-            for name, value in self.environment(gpus=False).items()
+            for name, value in env.items()
             if name in named and not (isinstance(value, EnvRef) and value.from_env == name)
         }
 

@@ -59,7 +59,8 @@ def _ports(export: Export, body: dict[str, Any], chosen: dict[str, Any]) -> bool
     """Publish the engine's port; returns whether `--host` must be said inside."""
     profile = export.profile
     inside = profile.port if profile.port is not None else DEFAULT_PORT
-    own = body.get("ports") or []
+    given = body.get("ports")
+    own = given if isinstance(given, list) else []
     silent = profile.port is not None and all(published(item, inside) is None for item in own)
     if "network_mode" not in body and (not own or silent):
         mapping = f"{inside}:{inside}"
@@ -72,7 +73,7 @@ def _ports(export: Export, body: dict[str, Any], chosen: dict[str, Any]) -> bool
         if own or profile.host not in (ALL_INTERFACES, "127.0.0.1"):
             export.keep["host"] = profile.host
         return False
-    loopback = loopback_only(body.get("ports") or [])
+    loopback = loopback_only(own)
     if loopback and profile.host == ALL_INTERFACES:
         export.keep["host"] = profile.host
     return not (loopback and profile.host == "127.0.0.1")

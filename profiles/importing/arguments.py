@@ -175,6 +175,9 @@ class _Reader:
             while not equals and i < len(words) and not _is_option(words[i]):
                 values.append(words[i])
                 i += 1
+            if not values:
+                self.out.notes.append(f"{name} has no value; it was left out")
+                return i
             self._put(argument.name, [item(argument, v) for v in values], argument)
             return i
         if not equals:

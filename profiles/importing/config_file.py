@@ -6,18 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
+from engine_ctl.errors import Usage
+from profiles.importing.documents import load_all
 from profiles.importing.references import Literal, literal, parse
 from profiles.schema import ArgumentSchema
 
 
 def config_words(text: str, notes: list[str], schema: ArgumentSchema) -> list[str]:
-    """A `--config` file as the words that vLLM makes of it. Raises yaml.YAMLError."""
-    data = yaml.safe_load(text.removeprefix("\ufeff"))
-    if not isinstance(data, dict):
-        return []
-    return mapping_words(data, notes, schema)
+    """A `--config` file as the words that vLLM makes of it. Raises Usage for what is no YAML or
+    more than one document of it."""
+    documents = load_all(text.removeprefix("\ufeff"))
+    if len(documents) > 1:
+        raise Usage("a --config file is one YAML document; this one has several")
+    data = documents[0] if documents else None
+    return mapping_words(data, notes, schema) if isinstance(data, dict) else []
 
 
 def mapping_words(data: Mapping[Any, Any], notes: list[str], schema: ArgumentSchema) -> list[str]:

@@ -239,7 +239,8 @@ def _environment(draft: Draft, body: dict[str, Any]) -> dict[str, str]:
         if entry.get("valueFrom") is not None:
             sources[name] = entry["valueFrom"]
             pairs.append((name, "${" + name + "}"))
-            where = next(iter(entry["valueFrom"]), "valueFrom")
+            source = entry["valueFrom"]
+            where = next(iter(source), "valueFrom") if isinstance(source, dict) else "valueFrom"
             draft.note(f"env {name}: comes from {where}; the profile reads it from ${name}")
             continue
         raw = entry.get("value")
@@ -265,7 +266,7 @@ def _gpus(draft: Draft, body: dict[str, Any]) -> None:
     for part in ("limits", "requests"):
         values = resources.get(part)
         for key in _GPUS:
-            if isinstance(values, dict) and key in values:
+            if isinstance(values, dict) and isinstance(values.get(key), int | str):
                 count = str(values[key])
                 draft.origin["gpus"] = int(count) if count.isdecimal() else count
                 return
