@@ -239,12 +239,12 @@ def test_a_pooling_model_is_proven_by_an_embedding(here: World, serving: str) ->
     assert (done.outcome, done.proof) == (Outcome.COMMITTED, "embedding"), done.reason
 
 
-def test_a_killed_standby_does_not_stand_in_the_way(here: World, serving: str) -> None:
+def test_a_killed_standby_does_not_stand_in_the_way(here: World, unit: str) -> None:
     from engine_ctl.standby.lifecycle import listing
 
     for standing in listing(here.ctx.store):
         assert standing.hello is not None
         os.kill(standing.hello.pid, signal.SIGKILL)
-    assert complete(port_of(here, serving), str(here.model))
-    done = swapping.swap_to(here.ctx, serving, "two", quiet)
+    assert complete(port_of(here, unit), str(here.model))
+    done = swapping.swap_to(here.ctx, unit, "two", quiet)
     assert done.outcome is Outcome.COMMITTED
