@@ -118,8 +118,11 @@ class DeckScreen(StokerScreen):
 
     def show_tail(self, path: str | None, lines: tuple[str, ...]) -> None:
         """The watched log has new lines."""
+        another = path != self._tail[0]
         self._tail = (path, lines)
         self.show_log(self.stoker.selected_unit)
+        if another:  # where the reader had gone in the log before says nothing about this one
+            self.call_after_refresh(self.lines("log").scroll_end, animate=False)
 
     def show_log(self, unit: UnitView | None) -> None:
         cells = self.size.width

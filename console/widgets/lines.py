@@ -69,6 +69,7 @@ class Lines(ScrollView):
         self._lines: list[Line] = []
         self._owner: list[int] = []
         self._first: dict[str, int] = {}
+        self._high = 0
         self._strips: dict[tuple[Line, bool], Strip] = {}
         self._styles: dict[tuple[str, bool], Style] = {}
 
@@ -83,7 +84,7 @@ class Lines(ScrollView):
         items = tuple(items)
         if items == self._items:
             return
-        at_end = self.scroll_offset.y >= self.virtual_size.height - self.size.height
+        at_end = self._at_end
         before, self._items = self._lines, items
         old_order = list(self._first)
         self._lines, self._owner, self._first = [], [], {}
@@ -103,6 +104,18 @@ class Lines(ScrollView):
         for y, (old, new) in enumerate(zip(before, self._lines, strict=True)):
             if old != new:
                 self._repaint(y, old, new)
+
+    @property
+    def _at_end(self) -> bool:
+        """Whether the last line was in view, as high as the widget was when it was scrolled."""
+        height = max(self.size.height, self._high)
+        return self.scroll_offset.y >= self.virtual_size.height - height
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The last line stays in view when there is less room for lines."""
+        if self.stays and self._at_end:
+            self.call_after_refresh(self.scroll_end, animate=False)
+        self._high = event.size.height
 
     def _keep_cursor(self, old_order: list[str]) -> None:
         if not self.cursor:

@@ -289,3 +289,26 @@ async def test_keys_of_cards_and_fields_are_pressed_by_mouse(until: Any) -> None
         await pilot.click("#footer", offset=(footer.text[0].index("esc"), 0))
         await until(pilot, lambda: not app.screen.query("#filter"))
         assert app.deck.word == "" and "restart" in shown(app, "footer")
+
+
+async def test_the_tail_goes_on_when_it_has_less_room(until: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n" for number in range(60)))
+    first, *rest = fakes.gpu_units()
+    snapshot = fakes.gpu_snapshot(units=(replace(first, log=str(log), hints=()), *rest))
+    app = make(snapshot)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: "line 59" in painted(app))
+        high = app.screen.query_one("#log").size.height
+        app.feed.change("chat-8b", hints=("one row less for the log",))  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.screen.query_one("#log").size.height < high)
+        await until(pilot, lambda: "line 59" in painted(app))
+        with log.open("a") as out:
+            out.write("a last line\n")
+        await until(pilot, lambda: "a last line" in painted(app))
+        # A reader who went up is left there.
+        app.screen.query_one("#log").scroll_to(y=5, animate=False, immediate=True)
+        with log.open("a") as out:
+            out.write("one more\n")
+        await until(pilot, lambda: "one more" in shown(app, "log"))
+        assert "one more" not in painted(app) and "line 6" in painted(app)
