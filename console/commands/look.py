@@ -66,6 +66,8 @@ def ps(units: tuple[str, ...], as_json: bool) -> None:
     for unit in found["units"]:
         if unit["profile_problem"]:
             print(f"  {unit['unit']}: its profile cannot be read: {unit['profile_problem']}")
+        if unit["note"] not in ("", unit["phase"]):
+            print(f"  {unit['unit']}: {unit['note']}")
         for reason in unit["reasons"]:
             print(f"  {unit['unit']}: {reason['category']}: {reason['hint']}")
         if unit["cause"]:

@@ -11,6 +11,7 @@ import pytest
 from console.main import run
 from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.listing import ps
 from engine_ctl.paths import Dirs
 from engine_ctl.state.records import RunSpec
 from profiles.lint import lint
@@ -130,3 +131,15 @@ def test_the_console_opens_on_no_unit_that_is_not_there(
     for name, status in (("nothing", 3), ("../x", 2)):
         assert run(["--unit", name]) == status
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_is_to_be_known_beside_the_phase_is_said(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Context().store.create("a", Kind.ENGINE)
+    found = ps(Context())
+    monkeypatch.setattr("engine_ctl.operations.listing.ps", lambda *_: found)
+    for note, said in (("restarts soon", "  a: restarts soon\n"), ("failed", ""), ("", "")):
+        found["units"][0].update(phase="failed", note=note)
+        assert run(["ps"]) == 0
+        assert capsys.readouterr().out.partition("\n")[2].partition("\n")[2] == said
