@@ -314,7 +314,7 @@ async def test_truncated_and_replaced_files_are_read_anew(until: Until, growing:
         other.rename(growing)
         await until(view.pilot, lambda: view.screen.state.replaced == 2)
         await until(view.pilot, lambda: view.seen()[0].endswith("line 70"))
-        assert "replaced" in view.title("log-title")
+        await until(view.pilot, lambda: "replaced" in view.title("log-title"))
 
 
 async def test_runs_of_the_unit(until: Until, tmp_path: Path) -> None:
