@@ -189,10 +189,12 @@ def do_generate(case: dict) -> list:
     settle(case)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     import psutil
+    import torch
     from vllm import LLM, SamplingParams
 
     from engine_ctl.supervise import segments
 
+    torch.set_num_threads(1)
     # Workers as forks of this process, which has imported everything and run nothing: vLLM forces
     # spawn on the CPU, and two cold imports take longer than the rest of the test.
     multiprocessing.context._concrete_contexts["spawn"] = multiprocessing.context.ForkContext()
