@@ -75,9 +75,7 @@ LOG: tuple[Action, ...] = (
         rank=84,
     ),
     _log("log_merge", "m", "merge", "Choose units whose logs to read merged by time.", rank=85),
-    _log(
-        "log_open", "o", "open a file", "Read another log file of this machine.", rank=88
-    ),
+    _log("log_open", "o", "open a file", "Read another log file of this machine.", rank=88),
     _log("log_mark", "v", "mark", "Mark lines from here on; the mouse marks by dragging.", rank=86),
     _log(
         "log_copy",

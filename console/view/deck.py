@@ -34,9 +34,12 @@ _HEAD = re.compile(
 )
 
 
-def event_line(event: Event, now: float, cells: int, label: str = "", widest: int = 0) -> Line:
-    """`14:01:52  chat-8b  swapped … (who)`; texts begin beneath each other behind names of up to
-    `widest` cells."""
+def event_line(
+    event: Event, now: float, cells: int, label: str = "", columns: tuple[int, int] = (0, 0)
+) -> Line:
+    """`14:01:52  chat-8b  swapped … (who)`; times and names as wide as `columns` says, so that
+    texts begin beneath each other."""
+    whenever, widest = columns
     style = _SEVERITY.get(event.severity, "")
     sign = {"error": "✗ ", "warning": "⚠ "}.get(event.severity, "")
     name = clip_middle(clean(event.unit or ""), max(widest, 8))
@@ -45,7 +48,7 @@ def event_line(event: Event, now: float, cells: int, label: str = "", widest: in
     return clip_line(
         line(
             Span(f"{label:<8}", "title"),
-            Span(f"{n.moment(event.at, now)} ", "muted"),
+            Span(f"{n.moment(event.at, now):<{whenever}} ", "muted"),
             Span(unit, "bold"),
             Span(sign + clean(event.text), style),
             Span(by, "muted"),
@@ -62,9 +65,10 @@ def event_strip(snapshot: Snapshot, message: Line | None, cells: int, rows: int)
     newest = newest[: max(rows - len(lines), 0)]
     names = [len(event.unit or "") for event in newest]
     widest = min(max(names, default=0), 14 if cells < 100 else 20)
+    whenever = max((len(n.moment(event.at, snapshot.at)) for event in newest), default=0)
     for event in newest:
         label = " events" if len(lines) == above else ""
-        lines.append(event_line(event, snapshot.at, cells, label, widest))
+        lines.append(event_line(event, snapshot.at, cells, label, (whenever, widest)))
     return lines
 
 
