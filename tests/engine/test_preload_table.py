@@ -328,7 +328,9 @@ CASES: dict[str, Callable[[Bench], Case]] = {
         MAPPED,
         warns="writable by its group",
     ),
-    "default directory": lambda b: Case(b.profile(preload={}), MAPPED, env=_default_dir(b, 0o700)),
+    "default directory": lambda b: Case(
+        b.profile(preload={}), MAPPED, env=_default_dir(b, 0o700), foreign=True
+    ),
     "default directory open": lambda b: Case(
         b.profile(preload={}), FALLBACK, (FB + "permissions",), env=_default_dir(b, 0o755)
     ),
