@@ -13,6 +13,7 @@ from engine_ctl.errors import Failed
 from engine_ctl.operations import completion, snapshots
 from engine_ctl.operations.completion import Answered
 from engine_ctl.state.store import Run
+from profiles.importing.references import expand
 from profiles.model import EnvRef
 
 NEEDS_A_KEY = (401, 403)
@@ -88,18 +89,20 @@ def api_key(run: Run) -> str | None:
     profile = snapshots.load(run)
     if profile is None:
         return None
-    given = profile.args.get("api_key")
+    args = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    given = args.get("api_key")
     if isinstance(given, list) and given:
         given = given[0]
-    if given:
-        return str(given)
-    value = profile.env.get("VLLM_API_KEY")
+    value = str(given) if given else profile.env.get("VLLM_API_KEY")
     if isinstance(value, EnvRef):
         if value.from_env:
             return os.environ.get(value.from_env)
         try:
-            with open(value.from_file or "") as file:
+            with open(os.path.expanduser(value.from_file or ""), encoding="utf-8") as file:
                 return file.read().strip()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return None
-    return value
+    if value is None or "$" not in value:
+        return value
+    text, missing = expand(value, os.environ)
+    return None if missing else text

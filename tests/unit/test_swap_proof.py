@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from engine_ctl import atomic
 from engine_ctl.errors import Failed
+from engine_ctl.operations import snapshots
 from engine_ctl.state.store import Run
-from engine_ctl.swap.proof import prove
-from profiles.model import Profile
+from engine_ctl.swap.proof import api_key, prove
+from profiles.model import EnvRef, Profile
 from tests.standin.observed import Written
 
 NOT_FOUND = (404, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}})
@@ -176,3 +178,32 @@ def test_nobody_there_is_no_proof(engine: Engine, run: Run) -> None:
     engine.close()
     with pytest.raises(Failed, match="did not answer"):
         prove(run, timeout_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "key"),
+    [
+        ({"api_key": "plain"}, {}, "plain"),
+        ({"api-key": ["first", "second"]}, {}, "first"),
+        ({"api_key": ["${KEY_OF_TEST}"]}, {}, "sesame"),
+        ({"api_key": "${NOT_SET_OF_TEST}"}, {}, None),
+        ({}, {"VLLM_API_KEY": "${KEY_OF_TEST}"}, "sesame"),
+        ({}, {"VLLM_API_KEY": EnvRef(from_env="KEY_OF_TEST")}, "sesame"),
+        ({}, {"VLLM_API_KEY": EnvRef(from_file="~/key")}, "open"),
+        ({}, {"VLLM_API_KEY": EnvRef(from_file="~/none")}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_key_of_an_engine(
+    args: dict[str, Any],
+    env: dict[str, Any],
+    key: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEY_OF_TEST", "sesame")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "key").write_text("open\n")
+    run = Run("chat", 1, tmp_path)
+    atomic.write_record(tmp_path / snapshots.FILE, Profile(name="p", model="m", args=args, env=env))
+    assert api_key(run) == key
