@@ -13,8 +13,8 @@ from engine_ctl.errors import Failed
 from engine_ctl.operations import completion, snapshots
 from engine_ctl.operations.completion import Answered
 from engine_ctl.state.store import Run
-from profiles.importing.references import expand
-from profiles.model import EnvRef
+from profiles.importing.references import expand, sole_name
+from profiles.model import EnvRef, Profile
 
 NEEDS_A_KEY = (401, 403)
 NO_SUCH_ROUTE = (404, 405, 501)
@@ -87,22 +87,29 @@ def _offers_not(error: Answered) -> bool:
 def api_key(run: Run) -> str | None:
     """The key of the engine when this process may know it: from the profile, by reference too."""
     profile = snapshots.load(run)
-    if profile is None:
+    value = key_of(profile) if profile is not None else None
+    if not isinstance(value, EnvRef):
+        return value
+    if value.from_env:
+        return os.environ.get(value.from_env)
+    try:
+        with open(os.path.expanduser(value.from_file or ""), encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
         return None
+
+
+def key_of(profile: Profile) -> EnvRef | str | None:
+    """The key that an engine asks for as its profile says it; a reference stays one."""
     args = {name.replace("-", "_"): value for name, value in profile.args.items()}
     given = args.get("api_key")
     if isinstance(given, list) and given:
         given = given[0]
     value = str(given) if given else profile.env.get("VLLM_API_KEY")
-    if isinstance(value, EnvRef):
-        if value.from_env:
-            return os.environ.get(value.from_env)
-        try:
-            with open(os.path.expanduser(value.from_file or ""), encoding="utf-8") as file:
-                return file.read().strip()
-        except (OSError, UnicodeDecodeError):
-            return None
-    if value is None or "$" not in value:
+    if not isinstance(value, str) or "$" not in value:
         return value
+    name = sole_name(value)
+    if name is not None:
+        return EnvRef(from_env=name)
     text, missing = expand(value, os.environ)
     return None if missing else text

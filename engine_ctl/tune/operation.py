@@ -45,7 +45,7 @@ from engine_ctl.tune.settings import (
 from profiles.argv import environment
 from profiles.diff import masked
 from profiles.effective import mask_argv
-from profiles.model import EnvRef, Profile
+from profiles.model import Profile
 
 Tell = Callable[[str], None]
 Told = Callable[[BenchProgress], None]
@@ -153,7 +153,16 @@ def measure(
     one = Measurement(ctx, engine, runtime, sampler, directory, made.repeats)
     try:
         words = repeated_words(made, target, seed, str(directory))
-        one.begin(spec_for(spec, unit, words, runtime, _key(profile), ctx.by))
+        one.begin(
+            spec_for(
+                spec,
+                unit,
+                words,
+                runtime,
+                proof.key_of(profile) if profile is not None else None,
+                ctx.by,
+            )
+        )
         one.watch(made.stall_s, told)
     except BaseException as error:
         problem = error
@@ -250,16 +259,6 @@ def _target(engine: Run, profile: Profile | None) -> Target:
         tokenizer_mode=str(mode) if mode else None,
         trust_remote_code=args.get("trust_remote_code") is True,
     )
-
-
-def _key(profile: Profile | None) -> EnvRef | str | None:
-    """The API key that the engine asks for, as the profile says it."""
-    if profile is None:
-        return None
-    given = profile.args.get("api_key")
-    if isinstance(given, list):
-        given = given[0] if given else None
-    return str(given) if given else profile.env.get("VLLM_API_KEY")
 
 
 def max_model_len(engine: Run) -> int | None:

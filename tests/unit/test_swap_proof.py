@@ -15,7 +15,7 @@ from engine_ctl import atomic
 from engine_ctl.errors import Failed
 from engine_ctl.operations import snapshots
 from engine_ctl.state.store import Run
-from engine_ctl.swap.proof import api_key, prove
+from engine_ctl.swap.proof import api_key, key_of, prove
 from profiles.model import EnvRef, Profile
 from tests.standin.observed import Written
 
@@ -187,6 +187,8 @@ def test_nobody_there_is_no_proof(engine: Engine, run: Run) -> None:
         ({"api-key": ["first", "second"]}, {}, "first"),
         ({"api_key": ["${KEY_OF_TEST}"]}, {}, "sesame"),
         ({"api_key": "${NOT_SET_OF_TEST}"}, {}, None),
+        ({"api_key": "a-${KEY_OF_TEST}"}, {}, "a-sesame"),
+        ({"api_key": "a-${NOT_SET_OF_TEST}"}, {}, None),
         ({}, {"VLLM_API_KEY": "${KEY_OF_TEST}"}, "sesame"),
         ({}, {"VLLM_API_KEY": EnvRef(from_env="KEY_OF_TEST")}, "sesame"),
         ({}, {"VLLM_API_KEY": EnvRef(from_file="~/key")}, "open"),
@@ -207,3 +209,8 @@ def test_the_key_of_an_engine(
     run = Run("chat", 1, tmp_path)
     atomic.write_record(tmp_path / snapshots.FILE, Profile(name="p", model="m", args=args, env=env))
     assert api_key(run) == key
+
+
+def test_a_key_that_is_a_reference_is_handed_on_as_one() -> None:
+    profile = Profile(name="p", model="m", args={"api_key": "${KEY_OF_TEST}"})
+    assert key_of(profile) == EnvRef(from_env="KEY_OF_TEST")
