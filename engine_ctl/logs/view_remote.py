@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import subprocess
@@ -85,6 +86,7 @@ class Remote:
         self._sizes: dict[Part, int] = {}
         self._open: deque[_Open] = deque()
         self._since = time.monotonic()
+        self._worked: float | None = None
         self._next = 0
 
     @property
@@ -136,7 +138,7 @@ class Remote:
         except EOFError as error:
             raise ConnectionResetError("the worker has died") from error
         assert isinstance(done, Done)
-        self._since = time.monotonic()
+        self._since, self._worked = time.monotonic(), None
         part, wanted, _ = self._open.popleft()
         part.answer(wanted, done.result)
         if part in self._numbers:
@@ -153,13 +155,28 @@ class Remote:
         return part not in parts and time.monotonic() - asked > _PATIENCE_S
 
     def hopeless(self, parts: Sequence[Part]) -> bool:
-        """Whether it is long at something that is wanted and may not end. What it is asked for at
-        once takes a fraction of a second otherwise."""
+        """Whether it works long at something that is wanted and may not end. What it is asked for
+        at once takes a fraction of a second otherwise; a busy machine may not let it work at all.
+        """
         if not self._open:
             return False
         part = self._open[0].part
-        waited = time.monotonic() - self._since
-        return part in parts and part.may_not_end and waited > _HOPELESS_S
+        if part not in parts or not part.may_not_end:
+            return False
+        if self._worked is None:
+            self._worked = self._processor_s()
+        if time.monotonic() - self._since <= _HOPELESS_S:
+            return False
+        return self._processor_s() - self._worked > _HOPELESS_S / 2
+
+    def _processor_s(self) -> float:
+        """Seconds of processor time that the process has used; 0 when that cannot be read."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b") ")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def answered(
