@@ -84,7 +84,7 @@ class StokerScreen(Screen[None]):
 
     def _keys_of_field(self, cells: int) -> list[Line]:
         """While an input line takes every key the footer is about that alone."""
-        fields: list[Any] = list(self.query("#filter"))  # not imported before there is one
+        fields: list[Any] = list(self.query(".filter"))  # not imported before there is one
         field = next((field for field in fields if not field.closing), None)
         if field is None:
             return []

@@ -15,10 +15,15 @@ from engine_ctl.logs.view_runs import log_of, run_number, runs_beside
 
 def path_problem(text: str) -> str | None:
     """Why no file can be opened there."""
-    path = Path(text).expanduser()
-    if path.is_file():
-        return None
-    return "that is no file that can be read" if path.exists() else "there is no such file"
+    try:
+        path = Path(text).expanduser()
+        if path.is_file():
+            return None
+        return "that is no file that can be read" if path.exists() else "there is no such file"
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        return f"it cannot be read: {error.strerror}"
+    except RuntimeError:
+        return "there is no such user"
 
 
 if TYPE_CHECKING:

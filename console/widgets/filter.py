@@ -8,7 +8,8 @@ from textual import events
 from textual.screen import Screen
 from textual.widgets import Input
 
-ID = "filter"
+CLASS = "filter"
+"""Not an id: one that closes may still be there when the next one opens."""
 
 
 class Field(Input):
@@ -75,7 +76,10 @@ def open_filter(screen: Screen[Any]) -> None:
     if not hasattr(screen, "word") or any(not f.closing for f in screen.query(FilterInput)):
         return
     field = FilterInput(
-        value=getattr(screen, "word", ""), placeholder="words to look for", id=ID, compact=True
+        value=getattr(screen, "word", ""),
+        placeholder="words to look for",
+        classes=CLASS,
+        compact=True,
     )
     field.cursor_blink = False
     screen.mount(field, before="#footer")

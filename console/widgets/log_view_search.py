@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-from console.widgets.filter import ID, Field
+from console.widgets.filter import CLASS, Field
 
 
 class LogSearch(Field):
@@ -39,7 +39,7 @@ class LogSearch(Field):
 
     def __init__(self, text: str, regex: bool, case: bool) -> None:
         super().__init__(
-            value=text, placeholder="search in the whole log", id=ID, select_on_focus=True
+            value=text, placeholder="search in the whole log", classes=CLASS, select_on_focus=True
         )
         self.regex = regex
         self.case = case

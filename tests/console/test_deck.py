@@ -125,7 +125,7 @@ async def test_the_filter_narrows_and_goes(until: Any) -> None:
         await pilot.press("slash", "d", "r", "a", "f", "t")
         await until(pilot, lambda: "chat-8b" not in shown(app, "units"))
         assert "draft-1b" in shown(app, "units")
-        field, footer = app.screen.query_one("#filter"), app.screen.query_one("#footer")
+        field, footer = app.screen.query_one(".filter"), app.screen.query_one("#footer")
         assert field.region.bottom <= footer.region.y, "what is typed can be seen"
         assert "keep it" in shown(app, "footer") and "restart" not in shown(app, "footer")
         await pilot.press("enter")
@@ -287,7 +287,7 @@ async def test_keys_of_cards_and_fields_are_pressed_by_mouse(until: Any) -> None
         await until(pilot, lambda: "show all again" in painted(app))
         footer = app.screen.query_one("#footer", Lines)
         await pilot.click("#footer", offset=(footer.text[0].index("esc"), 0))
-        await until(pilot, lambda: not app.screen.query("#filter"))
+        await until(pilot, lambda: not app.screen.query(".filter"))
         assert app.deck.word == "" and "restart" in shown(app, "footer")
 
 

@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from console.app import StokerApp
+from console.screens.form import FormScreen
 from console.screens.log import LogScreen
 from console.view.log import Row, row_line
 from console.view.spans import plain
+from console.widgets.filter import FilterInput, open_filter
 from console.widgets.log_view import MOST_COPIED, LogLines
+from console.widgets.log_view_search import LogSearch
 from engine_ctl.logs import view_remote
 from engine_ctl.logs.search import Query
 from tests.console import answers, fakes
@@ -531,3 +535,29 @@ async def test_dragging_marks(until: Until, growing: Path) -> None:
         assert view.lines.marked == (view.lines.top + 2, view.lines.top + 5)
         await view.press("y")
         await until(view.pilot, lambda: view.app.clipboard.endswith("line 4"))
+
+
+async def test_a_field_opens_again_while_the_one_before_closes(until: Until, growing: Path) -> None:
+    async with opened(until, growing) as view:
+        await view.press("slash", "4")
+        view.screen.query_one(LogSearch).close()
+        view.screen.do_search()
+        await until(view.pilot, lambda: len(view.screen.query(LogSearch)) == 1)
+        assert not view.screen.query_one(LogSearch).closing
+        await view.pilot.press("escape", "escape")
+        await until(view.pilot, lambda: view.app.shown_screen is view.app.deck)
+        await view.pilot.press("slash")
+        view.app.deck.query_one(FilterInput).close()
+        open_filter(view.app.deck)
+        await until(view.pilot, lambda: len(view.app.deck.query(FilterInput)) == 1)
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/log", "n" * 300, "/dev/null", "nowhere"])
+async def test_a_path_that_cannot_be_read_is_said(until: Until, growing: Path, path: str) -> None:
+    async with opened(until, growing) as view:
+        await view.pilot.press("o")
+        await until(view.pilot, lambda: isinstance(view.app.screen, FormScreen))
+        view.app.screen.query_one(Input).value = path
+        await until(view.pilot, lambda: "✗ file: " in painted(view.app))
+        await view.pilot.press("enter")
+        assert isinstance(view.app.screen, FormScreen)
