@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from engine_ctl.errors import Usage
-from profiles.importing.secrets import scrub
+from profiles.importing.secrets import masked, scrub
 
 MAX_NODES = 100_000
 
@@ -85,4 +85,4 @@ def plain(value: Any) -> str:
     """A value on one line, for a report, without secrets."""
     if isinstance(value, str):
         return scrub(" ".join(value.split()))
-    return scrub(json.dumps(value, ensure_ascii=False, default=str))
+    return scrub(json.dumps(masked(value), ensure_ascii=False, default=str))

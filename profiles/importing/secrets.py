@@ -86,9 +86,20 @@ def masked(value: Any, known: Iterable[str] = (), key: str = "") -> Any:
                 out[str(name)] = masked(item, known, owner)
         return out
     if isinstance(value, list | tuple):
-        return [masked(item, known) for item in value]
+        return _listed(value, known)
     if not isinstance(value, str):
         return value
     if is_secret(key) and value and "$" not in value:
         return "***"
     return scrub(value, known)
+
+
+def _listed(items: Iterable[Any], known: Iterable[str]) -> list[Any]:
+    """A list without secrets; in one of words, what stands behind a secret option is one."""
+    known, out, option = tuple(known), [], ""
+    for item in items:
+        given = isinstance(item, str) and not item.startswith("-")
+        out.append(masked(item, known, option if given else ""))
+        named = isinstance(item, str) and re.fullmatch(r"--?[A-Za-z][\w.-]*", item)
+        option = str(item) if named else ""
+    return out

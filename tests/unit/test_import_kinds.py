@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from engine_ctl.errors import NotFound, Usage
-from profiles.importing import import_pid, import_profile
+from profiles.importing import document, import_pid, import_profile
 from profiles.importing.process import relevant
 from profiles.model import EnvRef, Profile
 
@@ -549,3 +550,27 @@ def test_a_units_own_shell_is_this_machines() -> None:
     )
     assert found.profile.env == {"VLLM_API_KEY": EnvRef(from_file="/etc/key")}
     assert not any("of the container" in text for text in found.unrepresented)
+
+
+def test_secrets_of_other_containers_are_neither_kept_nor_said() -> None:
+    text = """
+services:
+  vllm:
+    image: vllm/vllm-openai
+    command: --model a/b
+    labels: {admin.password: label-secret}
+    healthcheck: {test: [CMD, probe, --token, probe-secret]}
+  gate:
+    image: gate
+    command: ["--listen", ":80", "--password", "gate-secret", "--verbose"]
+"""
+    found = import_profile(text)
+    written = yaml.safe_dump(document(found.profile)) + " ".join(found.unrepresented)
+    assert "-secret" not in written
+    assert found.profile.origin["other_services"]["gate"]["command"] == [
+        "--listen",
+        ":80",
+        "--password",
+        "***",
+        "--verbose",
+    ]
