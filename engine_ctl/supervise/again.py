@@ -12,6 +12,7 @@ import sys
 import time
 
 from engine_ctl.supervise import disk, from_standby, room
+from engine_ctl.supervise.sweep import reap
 from engine_ctl.supervise.watcher import SIGNALS
 
 TYPE_CHECKING = False
@@ -56,6 +57,9 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
             left = 0.1
         poll.poll(int(min(left, LOOK_S) * 1000) + 1)
         ended.drain()
+        reap()  # who asked for room, and what the run left to us
+    if ended.asked_by_signal:
+        ended.request("a signal to the shim")
 
 
 def _still_wanted(ended: Watcher) -> bool:

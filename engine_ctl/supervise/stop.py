@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -106,7 +107,8 @@ def stop(
         return climb.result()
     who = life.facts.identity
     if who is None:
-        raise Failed(f"{run.id} does not get started; see {run.dir / 'shim.err'}")
+        _give_up(run)
+        return climb.result()
     # An engine that is asked to end kills its workers, which then leave their shared memory.
     shared: dict[str, int] = {}
     members = procs.members(str(run.dir), msgspec.to_builtins(who))
@@ -127,13 +129,33 @@ def _own_ladder(run: Run) -> Stop:
 
 
 def _settled(run: Run) -> Liveness:
-    """The run's liveness, once it executes or has ended."""
+    """The run's liveness, once it executes or has ended, or surely nobody starts it."""
     deadline = time.monotonic() + _PENDING_S
     while True:
         life = liveness.look(run)
         if not life.pending or time.monotonic() > deadline:
             return life
+        holder = disk.read_json(str(run.dir.parents[1] / "lock")) or {}
+        if not life.facts.shim_holds and holder.get("pid") == os.getpid():
+            return life  # it is this stop that holds the unit
         time.sleep(_LOOK_S)
+
+
+def _give_up(run: Run) -> None:
+    """Write down the end of a run that was made and never begun: now nothing can begin in it."""
+    try:
+        lock = hold_shim_lock(run)
+    except Busy:
+        raise Failed(f"{run.id} does not get started; see {run.dir / 'shim.err'}") from None
+    try:
+        if (run.dir / "identity.json").exists():
+            raise Busy(f"{run.id} is being started; try again")
+        now = time.time()
+        record = ExitRecord(run=run.id, requested=True, ended=now, boot=identity.boot_id())
+        with suppress(OSError):  # a full disk: nothing can begin in it either
+            disk.fill(str(run.dir / "exit.json"), msgspec.to_builtins(record))
+    finally:
+        os.close(lock)
 
 
 def _request(run: Run, who: RunIdentity, by: str, reason: str, times: Stop) -> None:

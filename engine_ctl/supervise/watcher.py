@@ -196,7 +196,7 @@ class Watcher:
                 starting = False
             gone = tie.broken()
             if gone is not None and not self._requested:
-                self._request(f"the end of pid {gone}, which it was for")
+                self.request(f"the end of pid {gone}, which it was for")
                 self._climb(now, self.spec.get("stop") or {}, ask=True)
             self._obey(now, asks)
             if now >= slow_at:
@@ -278,7 +278,7 @@ class Watcher:
 
     def _obey(self, now: float, asks: Readiness | None) -> None:
         if self.asked_by_signal and not self._requested:
-            self._request("a signal to the shim")
+            self.request("a signal to the shim")
             self._climb(now, self.spec.get("stop") or {}, ask=True)
         elif not self._requested and os.path.exists(self.path("request.json")):
             request = disk.read_json(self.path("request.json")) or {}
@@ -300,11 +300,12 @@ class Watcher:
             if proc is not None:
                 procs.send(proc, number)
 
-    def _request(self, by: str) -> None:
+    def request(self, by: str) -> None:
+        """Note that the run's end, or that it is not started again, was asked for."""
         path = self.path("request.json")
         if not os.path.exists(path):
             try:
-                disk.write_json(path, {"schema": 1, "at": time.time(), "by": by})
+                disk.fill(path, {"schema": 1, "at": time.time(), "by": by})
             except OSError:
                 pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from engine_ctl import atomic, identity
 from engine_ctl.model import Phase
 from engine_ctl.observe.once import snapshot_once
+from engine_ctl.operations import lifecycle
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.runs import adopt_orphans
 from engine_ctl.state import events
@@ -133,6 +135,30 @@ def test_killed_in_the_backoff_it_goes_on_and_can_be_stopped(rig: Rig) -> None:
     life = liveness.look(run)
     assert not life.restarting and not life.forsaken
     assert rig.store.current("demo") == run
+
+
+def test_a_shim_that_is_asked_to_end_in_the_backoff_owes_nothing(rig: Rig) -> None:
+    run = rig.start(*DIES, restart=restart(backoff_s=1000, backoff_max_s=1000))
+    rig.ended(run)
+    wanted(rig)
+    who = run.identity()
+    assert who is not None
+    os.kill(who.shim.pid, signal.SIGTERM)
+    assert identity.wait_gone(who.shim, 100)
+    look(rig)
+    life = liveness.look(run)
+    assert not life.restarting and not life.forsaken
+    assert rig.store.current("demo") == run
+
+
+def test_what_never_began_is_stopped_and_begins_no_more(rig: Rig, mute: socket.socket) -> None:
+    _, second = cut_off(rig, mute)
+    wanted(rig)
+    assert lifecycle.stop(Context(rig.dirs, by="test"), "demo")["how"] == "already"
+    assert rig.life(second) is Life.EXITED
+    command = [sys.executable, "-I", "-S", str(SHIM), str(second.dir), "--child", str(os.getpid())]
+    assert subprocess.run(command, timeout=100).returncode == 1
+    assert second.identity() is None
 
 
 def test_after_a_long_time_it_is_said_to_be_lost_once(rig: Rig) -> None:

@@ -206,7 +206,8 @@ def test_a_kill_for_want_of_memory_is_said() -> None:
 
 
 def test_weights_wait_for_room_before_the_policy_loads_them_again(rig: Rig, smi: Path) -> None:
-    write(smi, ANSWERS)  # 69.1 GiB free on the first GPU, not known of the second
+    # 69.1 GiB free on the first GPU, not known of the second
+    write(smi, ANSWERS.replace("sh\n", 'sh\necho >> "$0.asked"\n', 1))
     restart = Restart(policy="on-failure", backoff_s=0.01, backoff_max_s=0.2)
     room = {"GPU-aaaa": 70 * GIB, "GPU-bbbb": 70 * GIB}
     run = killed(rig, restart=restart, room=room)
@@ -214,6 +215,11 @@ def test_weights_wait_for_room_before_the_policy_loads_them_again(rig: Rig, smi:
     assert "GPU 0 has 69.1 GiB free, its weights need 70.0 GiB" in said[0].text
     current = rig.store.current(run.unit)
     assert current is not None and current.id == run.id
+    asked, who = Path(f"{smi}.asked"), run.identity()
+    until(lambda: asked.stat().st_size > 16, "asked again and again")
+    assert who is not None
+    dead = [p for p in procs.table().values() if p.ppid == who.shim.pid and p.state == "Z"]
+    assert len(dead) < 8, "who asked is no zombie"
     write(smi, ANSWERS.replace("73000", "71000"))
     again = until(lambda: (now := rig.store.current(run.unit)) and now.id != run.id and now)
     until(lambda: again.identity() is not None)
