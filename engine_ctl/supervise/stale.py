@@ -12,7 +12,8 @@ import stat
 
 
 def is_stale(path: str) -> bool:
-    """Whether `path` is a socket that nobody listens on."""
+    """Whether `path` is a socket that nobody has: an engine that still loads has bound its own and
+    does not listen yet."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False
@@ -22,12 +23,22 @@ def is_stale(path: str) -> bool:
     try:
         probe.connect(path)
     except ConnectionRefusedError:
-        return True
+        return not _is_bound(path)
     except OSError:
         pass
     finally:
         probe.close()
     return False
+
+
+def _is_bound(path: str) -> bool:
+    """Whether a process of this machine has bound a socket at `path`, as proc(5) lists them."""
+    ending = b" " + os.fsencode(path)
+    try:
+        with open("/proc/net/unix", "rb") as file:
+            return any(line.rstrip(b"\n").endswith(ending) for line in file)
+    except OSError:
+        return False
 
 
 def remove(path: str) -> None:
