@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from engine_ctl.runtimes.store import Runtime
 from profiles.model import Profile
@@ -45,8 +46,14 @@ def plan_key(profile: Profile, runtime: Runtime, env: Mapping[str, str]) -> dict
     if env.get(PLAN) not in (None, "1"):
         return {}
     args = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    config = args.get("config")
+    try:
+        said_there = Path(str(config)).read_bytes() if config else b""
+    except OSError:
+        return {}
     facts = {
         "model": profile.model,
+        "config": hashlib.sha256(said_there).hexdigest() if config else "",
         "args": {name: args[name] for name in args if not name.startswith(_FRONT_END)},
         "env": {name: env[name] for name in env if name.startswith(_OF_MEMORY) and name != PLAN},
     }

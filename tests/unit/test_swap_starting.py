@@ -161,6 +161,18 @@ def test_a_plan_is_for_what_memory_depends_on(
     assert (other == plan_key(BASE, gpu, {})) is same and PLAN_KEY in other
 
 
+def test_a_plan_is_for_what_a_config_file_says(tmp_path: Path) -> None:
+    gpu = msgspec.structs.replace(RUNTIME, platform="cuda", version="0.33.0")
+    file = tmp_path / "c.yaml"
+    profile = msgspec.structs.replace(BASE, args={"config": str(file)})
+    assert plan_key(profile, gpu, {}) == {}
+    keys = []
+    for share in (0.5, 0.9):
+        file.write_text(f"gpu-memory-utilization: {share}")
+        keys.append(plan_key(profile, gpu, {})[PLAN_KEY])
+    assert keys[0] != keys[1]
+
+
 def test_no_key_where_there_is_no_plan() -> None:
     gpu = msgspec.structs.replace(RUNTIME, platform="cuda", version="0.33.0")
     assert plan_key(BASE, gpu, {PLAN: "0"}) == {}
