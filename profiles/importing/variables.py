@@ -5,6 +5,7 @@ Nothing is run: what only a running shell knows stays a reference or a command.
 
 from __future__ import annotations
 
+import fnmatch
 import posixpath
 import re
 
@@ -47,12 +48,20 @@ class Variables:
     def _posix(self, words: list[Word]) -> bool:
         head = words[0].bare
         if head in ("export", "declare", "typeset", "local", "readonly"):
+            options = "".join(w.bare for w in words[1:] if w.bare and w.bare[0] == "-")
+            exports = "n" not in options if head == "export" else "x" in options
             for word in words[1:]:
-                if word.bare and word.bare.startswith("-"):
+                if word.bare and word.bare.startswith(("-", "+")):
                     continue
-                name = self._assign(word, exported=head == "export")
-                if name is None and word.bare and IDENTIFIER.match(word.bare):
+                name = self._assign(word, exported=exports)
+                if name is None and exports and word.bare and IDENTIFIER.match(word.bare):
                     self._export(word.bare)
+            return True
+        if head == "shift" and "@" in self.arrays:
+            count = words[1].bare if len(words) > 1 else "1"
+            if not (count and count.isdecimal()):
+                return False
+            self._arguments(self.arrays["@"][int(count) :])
             return True
         if head == "set":
             if len(words) > 1 and words[1].bare == "--":
@@ -75,7 +84,9 @@ class Variables:
 
     def _positional(self, words: list[Word]) -> None:
         """`set -- …`: the script's own arguments from here on."""
-        given = [f for word in words for f in self.fields(word)]
+        self._arguments([f for word in words for f in self.fields(word)])
+
+    def _arguments(self, given: list[Text]) -> None:
         self.arrays["@"] = self.arrays["*"] = given
         for number in range(1, 10):
             self.values.pop(str(number), None)
@@ -214,6 +225,13 @@ class Variables:
                 return self._nested(match[2])
             if value or not match or not match[1].startswith(":"):
                 return tuple(value)
+        if name in self.values and name == piece.name and not match:
+            cut = _without(self.values[name], piece.rest)
+            if cut is not None:
+                return (Literal(cut),)
+            written = f"${{{piece.name}{piece.rest}}}"
+            self.notes.append(f"{written}: only a shell works that out; put its result there")
+            return (piece,)
         if name in self.arrays:
             return _join(self.arrays[name])
         if match and match[1][-1] == "=":
@@ -279,6 +297,23 @@ class Variables:
     def file(self, name: str) -> str | None:
         """What the script has written into a file of this name."""
         return self.files.get(file_name(name))
+
+
+def _without(value: list[Piece], rest: str) -> str | None:
+    """`${NAME#pattern}` and the like: the text without its beginning or end; None for others."""
+    found = re.match(r"(##?|%%?)([^$`'\"\\]*)\Z", rest, re.S)
+    texts = [piece.text for piece in value if isinstance(piece, Literal)]
+    if found is None or len(texts) < len(value):
+        return None
+    text = "".join(texts)
+    fits = re.compile(fnmatch.translate(found[2]))
+    if found[1][0] == "#":
+        places = [at for at in range(len(text) + 1) if fits.match(text[:at])]
+        at = (places[-1] if found[1] == "##" else places[0]) if places else 0
+        return text[at:]
+    places = [at for at in range(len(text) + 1) if fits.match(text[at:])]
+    at = (places[0] if found[1] == "%%" else places[-1]) if places else len(text)
+    return text[:at]
 
 
 def file_name(name: str) -> str:

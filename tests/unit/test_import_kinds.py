@@ -574,3 +574,38 @@ services:
         "***",
         "--verbose",
     ]
+
+
+def test_arguments_that_are_shifted_and_variables_that_are_declared_exported() -> None:
+    text = """
+set -- first acme/chat --dtype half
+shift
+declare -x HF_HOME=/models/hf
+local port
+vllm serve "$@"
+"""
+    profile = profile_of(text, "shell")
+    assert (profile.model, profile.args) == ("acme/chat", {"dtype": "half"})
+    assert profile.env == {"HF_HOME": "/models/hf"}
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("${M##*/}", "chat.v2.gguf"),
+        ("${M#*/}", "models/chat.v2.gguf"),
+        ("${M%.*}", "/models/chat.v2"),
+        ("${M%%.*}", "/models/chat"),
+        ("${M%.bin}", "/models/chat.v2.gguf"),
+    ],
+)
+def test_a_variable_without_its_beginning_or_end(written: str, name: str) -> None:
+    text = f"M=/models/chat.v2.gguf\nvllm serve $M --served-model-name {written}\n"
+    found = import_profile(text)
+    assert found.profile.served_name == (name,)
+    assert not found.unrepresented
+
+
+def test_what_only_a_shell_makes_of_a_scripts_variable_is_said() -> None:
+    found = import_profile("M=a/b\nvllm serve $M --served-model-name ${M//b/c}\n")
+    assert found.unrepresented == ("${M//b/c}: only a shell works that out; put its result there",)
