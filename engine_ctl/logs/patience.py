@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_LEAST_S = 0.001
 
 
 class TooSlow(Exception):
@@ -23,15 +26,22 @@ def can_end() -> bool:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """End what is inside after so many seconds of this process's processor time (which a busy
-    machine does not use up). Raises TooSlow; RuntimeError in a thread where it would not hold."""
+    """End what is inside after so many seconds of this thread's processor time (which neither a
+    busy machine nor another thread uses up). Raises TooSlow; RuntimeError in a thread where it
+    would not hold."""
     if not can_end():
         raise RuntimeError("only the main thread's work can be ended")
     over = False
+    begun = time.thread_time()
 
     def end(number: int, frame: FrameType | None) -> None:
-        if not over:
+        left = seconds - (time.thread_time() - begun)
+        if over:
+            return
+        if left <= 0:
             raise TooSlow
+        # The timer counts what all threads use.
+        signal.setitimer(signal.ITIMER_VIRTUAL, max(left, _LEAST_S))
 
     before = signal.signal(signal.SIGVTALRM, end)
     try:

@@ -84,7 +84,7 @@ class Query:
             return self._spans(text, limit)
         if self.unmarked:
             return []
-        begun = time.monotonic()
+        begun = time.thread_time()
         try:
             with at_most(_MARK_S):
                 return self._spans(text, limit)
@@ -94,7 +94,7 @@ class Query:
         finally:
             # Many lines, none of which is slow alone: a share of the time, and some at once.
             now, (spent, at) = time.monotonic(), self._spent
-            spent = max(spent - (begun - at) * _MARKS_SHARE, 0.0) + now - begun
+            spent = max(spent - (now - at) * _MARKS_SHARE, 0.0) + time.thread_time() - begun
             self._spent = spent, now
             self.unmarked = self.unmarked or spent > _MARKS_S
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ from engine_ctl.logs import view_facts, view_merging, view_reader, view_remote
 from engine_ctl.logs.blocks import EveryLine
 from engine_ctl.logs.index import RowIndex
 from engine_ctl.logs.index_file import LogFile
+from engine_ctl.logs.patience import TooSlow, at_most
 from engine_ctl.logs.search import Query
 from engine_ctl.logs.view import WARNING, Choice, Opened, ViewScan, scan_for
 from engine_ctl.logs.view_merge import MergedHits, MergedRows
@@ -335,3 +339,24 @@ def test_no_process_for_an_expression(slow_log: Path, monkeypatch: pytest.Monkey
         until(lambda: reader.state.trouble == view_reader.NO_PROCESS)
         reader.search(Query("last"), None)
         until(lambda: reader.state.hits is not None and len(reader.state.hits) == 1)
+
+
+def test_what_another_thread_uses_is_not_counted() -> None:
+    def work() -> None:
+        end = time.thread_time() + 0.15
+        while time.thread_time() < end:
+            sum(range(20_000))
+
+    thread = threading.Thread(target=work)
+    with at_most(0.05):
+        thread.start()
+        thread.join()
+    with pytest.raises(TooSlow), at_most(0.05):
+        work()
+
+
+def test_a_machine_that_stands_still_takes_no_marks_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query("a+b", regex=True)
+    clock = itertools.count(1.0)
+    monkeypatch.setattr("engine_ctl.logs.search.time.monotonic", lambda: next(clock))
+    assert [query.spans("xaab") for _ in range(20)] == [[(1, 4)]] * 20
