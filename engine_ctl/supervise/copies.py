@@ -19,12 +19,14 @@ def original(run: Run, who: RunIdentity | None) -> str:
     """The state directory that the run's live processes belong to, where it is another than the
     run's own; "" where it is its own, nothing lives, or nobody can tell.
 
-    A directory that is no longer where it was, and has no other in its place, was moved."""
+    A directory that is no longer where it was was moved, whatever may be in its place now."""
     if who is None:
         return ""
     directory = who.dir if alive(who.leader) or alive(who.shim) else ""
     if not directory and alive(who.shim):
         directory = procs.shim_dir(procs.command_line(who.shim.pid))
+    if directory and not os.path.isdir(directory):
+        return ""
     if not directory and alive(who.leader):
         # A standby's fork carries the mark of the standby, which is another run of the same state.
         directory = procs.run_dir_of(who.leader.pid) or ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine_ctl.errors import Failed
-from engine_ctl.model import Phase
+from engine_ctl.model import Kind, Phase
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations import lifecycle, reaping
 from engine_ctl.operations.context import Context
@@ -74,6 +74,9 @@ def test_a_state_directory_that_was_moved_is_no_copy(rig: Rig) -> None:
     try:
         moved = Store(replace(rig.dirs, state=rig.root / "elsewhere")).current("demo")
         assert moved is not None and rig.life(moved) is Life.ORPHANED
+        Rig(rig.root).store.create("another", Kind.ENGINE)  # made where the old one was
+        assert rig.life(moved) is Life.ORPHANED
         assert stop(moved).how == "ask"
     finally:
+        shutil.rmtree(rig.dirs.state)
         (rig.root / "elsewhere").rename(rig.dirs.state)
