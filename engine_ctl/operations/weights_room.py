@@ -25,7 +25,9 @@ LOADED_SHARE = 0.9
 # With any of these the weights in memory may be smaller than the checkpoint, or in other places.
 _OTHERWISE = (
     *("quantization", "dtype", "hf_overrides", "cpu_offload_gb", "language_model_only"),
-    *("hf_config_path", "model_impl", "convert", "runner"),
+    *("hf_config_path", "model_impl", "convert", "runner", "offload_group_size"),
+    # A limit of 0 leaves out what reads images; an encoder alone has no language model.
+    *("limit_mm_per_prompt", "mm_encoder_only"),
 )
 _SIXTEEN_BITS = ("float16", "bfloat16")
 

@@ -100,6 +100,8 @@ def test_what_a_checkpoint_takes(tmp_path: Path) -> None:
         ({"quantization": "fp8"}, None),
         ({"dtype": "half"}, None),
         ({"load_format": "dummy"}, None),
+        ({"limit_mm_per_prompt": {"image": 0}}, None),
+        ({"offload_group_size": 4}, None),
         ({"pipeline_parallel_size": 2}, None),
         ({"data_parallel_size": 2, "enable_expert_parallel": True}, None),
     ],
