@@ -52,6 +52,12 @@ def _secrets_problem(profile: Profile) -> str | None:
     """Why a value that the profile has by reference cannot be had by a start from here."""
     _, references = environment(profile)
     plain_references = msgspec.to_builtins(dict(references))
+    for name, reference in references.items():
+        if reference.from_file and not Path(reference.from_file).expanduser().is_absolute():
+            return (
+                f"{name} comes from the file {reference.from_file!r}, which is no absolute path, "
+                "and an engine starts in no directory of yours"
+            )
     try:
         spawn.environment(
             {"env_refs": plain_references, "run": "", "unit": ""}, "", dict(os.environ)

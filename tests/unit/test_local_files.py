@@ -95,4 +95,7 @@ def test_a_secret_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file.write_text("x")
     monkeypatch.setenv("STOKER_TEST_TOKEN", "")
     assert found(EnvRef(from_file=str(file))) is None
+    # Its shim is in no directory of the operator's.
+    monkeypatch.chdir(tmp_path)
+    assert "no absolute path" in str(found(EnvRef(from_file=file.name)))
     assert found(EnvRef(from_env="STOKER_TEST_TOKEN")) is None
