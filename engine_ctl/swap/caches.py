@@ -11,8 +11,11 @@ from statistics import median
 
 from engine_ctl.answers import ChangeView
 from engine_ctl.runtimes.defaults import PLAN, PLAN_KEY
+from engine_ctl.state.records import RunSpec
 from engine_ctl.swap.seconds import Start
 from engine_ctl.swap.starting import Prepared
+
+_CACHE_PLACES = ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME")
 
 
 class PlanUse(StrEnum):
@@ -108,11 +111,18 @@ def plan_use(prepared: Prepared) -> PlanUse:
     return PlanUse.SHARED if set_to == "1" else PlanUse.OFF
 
 
+def compiled_key(spec: RunSpec) -> str | None:
+    """What compiled code is found by: vLLM's hash of the configuration, and the place of its cache
+    where the profile or the runtime sets one (the hash leaves that out). None: no hash is known."""
+    places = [spec.env[name] for name in _CACHE_PLACES if name in spec.env]
+    return " ".join([spec.config_hash, *places]) if spec.config_hash is not None else None
+
+
 def ahead(prepared: Prepared, earlier: Sequence[Start], changes: Sequence[ChangeView]) -> Caches:
     """The judgement for a prepared start, by starts with the same runtime."""
     return judge(
         earlier,
-        prepared.spec.config_hash,
+        compiled_key(prepared.spec),
         eager=is_eager(prepared),
         use=plan_use(prepared),
         key=prepared.spec.env.get(PLAN_KEY),

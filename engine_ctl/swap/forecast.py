@@ -18,7 +18,7 @@ from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.weights_ready import DaemonAhead, Way, daemon_ahead, keys_ahead
 from engine_ctl.state.store import Run
 from engine_ctl.swap import levers, past
-from engine_ctl.swap.caches import Caches, PlanUse, plan_use
+from engine_ctl.swap.caches import Caches, PlanUse, compiled_key, plan_use
 from engine_ctl.swap.caches import ahead as caches_ahead
 from engine_ctl.swap.execute import last_good_profile, no_way_back, swap_endpoint
 from engine_ctl.swap.past import Past
@@ -83,7 +83,7 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     before_it = Past(ctx, unit)
     expected, next_time = Prediction(), None
     if prepared is not None and not errors:
-        alike = before_it.of(past.runtime_of(prepared), prepared.spec.config_hash)
+        alike = before_it.of(past.runtime_of(prepared), compiled_key(prepared.spec))
         caches = caches_ahead(prepared, alike, changes)
         # What a daemon will hold by then is still free now, and counts in the engine's budget.
         needs = memory_ahead(ctx, prepared, None if daemon.note else weighed, live)

@@ -13,7 +13,7 @@ from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.defaults import PLAN_KEY
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
-from engine_ctl.swap.caches import Caches, is_eager
+from engine_ctl.swap.caches import Caches, compiled_key, is_eager
 from engine_ctl.swap.seconds import (
     GIVEN,
     PLANNED,
@@ -78,7 +78,7 @@ def conditions_ahead(prepared: Prepared, verdict: Verdict | None, caches: Caches
         eager=eager,
         compiled=None if eager else caches.hit,
         memory=GIVEN if given else PLANNED if caches.planned else PROFILED,
-        config=prepared.spec.config_hash,
+        config=compiled_key(prepared.spec),
     )
 
 
@@ -138,7 +138,7 @@ def _conditions(run: Run, spec: RunSpec, facts: RunFacts) -> Conditions:
         eager=eager,
         compiled=None if eager else compiled,
         memory=GIVEN if given else PLANNED if facts.plan == "applied" else PROFILED,
-        config=spec.config_hash,
+        config=compiled_key(spec),
     )
 
 

@@ -15,7 +15,8 @@ from engine_ctl.errors import Failed
 from engine_ctl.hardware.ledger import CONTEXT_BYTES
 from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.recorded import RecordedNvml
-from engine_ctl.model import Verdict
+from engine_ctl.model import Kind, Verdict
+from engine_ctl.state.records import RunSpec
 from engine_ctl.swap import caches, room
 from engine_ctl.swap.caches import PlanUse
 from engine_ctl.swap.room import GIB, Device
@@ -198,3 +199,19 @@ def test_whose_plan_applies(
     assert found.planned is planned
     assert said in found.plan and bool(said) == bool(found.plan)
     assert ("compare" in found.plan) == ("compare" in said)
+
+
+@pytest.mark.parametrize(
+    ("config_hash", "env", "key"),
+    [
+        ("h1", {}, "h1"),
+        ("h1", {"VLLM_CACHE_ROOT": "/fast"}, "h1 /fast"),
+        ("h1", {"XDG_CACHE_HOME": "/c", "HF_HOME": "/h"}, "h1 /c"),
+        (None, {"VLLM_CACHE_ROOT": "/fast"}, None),
+    ],
+)
+def test_compiled_code_is_found_where_it_was_kept(
+    config_hash: str | None, env: dict[str, str], key: str | None
+) -> None:
+    spec = RunSpec(unit="a", kind=Kind.ENGINE, argv=[], env=env, config_hash=config_hash)
+    assert caches.compiled_key(spec) == key
