@@ -124,7 +124,9 @@ class Connection:
             self._connecting = False
             if self._handshaking:
                 self._sock = _tls_context().wrap_socket(
-                    self._sock, do_handshake_on_connect=False, server_hostname=self.endpoint.host
+                    self._sock,
+                    do_handshake_on_connect=False,
+                    server_hostname=self.endpoint.host or None,
                 )
         if self._handshaking:
             wait = self._handshake()

@@ -379,7 +379,7 @@ def endpoint_of(spec: RunSpec) -> Endpoint | None:
 
     uds = _option(spec.argv, "--uds")
     if uds is not None and spec.kind is Kind.ENGINE:
-        return Endpoint("", 0, uds=uds)
+        return Endpoint("", 0, tls=spec.tls, uds=uds)
     url = spec.ready_url or ""
     scheme, found, rest = url.partition("://")
     if found and scheme in ("http", "https"):

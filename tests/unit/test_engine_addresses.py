@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from engine_ctl.errors import Busy, Failed
+from engine_ctl.model import Phase
+from engine_ctl.observe.once import snapshot_once
 from engine_ctl.observe.units import endpoint_of as sampled_at
 from engine_ctl.operations import completion, lifecycle, ports, swapping
 from engine_ctl.supervise import stale
@@ -100,6 +102,13 @@ def test_an_engine_on_a_unix_socket(here: Serving) -> None:
     done = swapping.swap_to(here.ctx, "u", "q", print)
     assert done.outcome is Outcome.COMMITTED
     assert completion.ask(completion.base_url(here.current("u").spec()), "m", "1", 1, 100) == "8"
+
+
+def test_an_engine_with_tls_on_a_unix_socket(here: Serving, tls: dict[str, Any]) -> None:
+    run = started(here, uds=str(here.root / "e.sock"), **tls)
+    assert proof.prove(run).kind == "completion"
+    found = snapshot_once(here.ctx.dirs, ["u"]).units[0]
+    assert (found.phase, found.note) == (Phase.READY, "")
 
 
 def test_a_socket_that_a_killed_engine_left_keeps_no_restart_up(here: Serving) -> None:
