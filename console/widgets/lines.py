@@ -85,6 +85,7 @@ class Lines(ScrollView):
         if items == self._items:
             return
         at_end = self._at_end
+        place = self._first.get(self.key or "")
         before, self._items = self._lines, items
         old_order = list(self._first)
         self._lines, self._owner, self._first = [], [], {}
@@ -94,6 +95,11 @@ class Lines(ScrollView):
             self._lines.extend(item.lines)
             self._owner.extend([index] * len(item.lines))
         self._keep_cursor(old_order)
+        if place is not None and self._first.get(self.key or "") != place:
+            # Elsewhere by now: keys go on acting on it, so whoever saw it goes on seeing it.
+            top = self.scroll_offset.y
+            if top <= place < top + self.size.height:
+                self.call_after_refresh(self._into_view)
         if len(before) != len(self._lines):
             self.virtual_size = Size(0, len(self._lines))
             auto = self.styles.height is not None and self.styles.height.is_auto

@@ -312,3 +312,19 @@ async def test_the_tail_goes_on_when_it_has_less_room(until: Any, tmp_path: Path
             out.write("one more\n")
         await until(pilot, lambda: "one more" in shown(app, "log"))
         assert "one more" not in painted(app) and "line 6" in painted(app)
+
+
+async def test_the_selected_unit_stays_in_view_where_the_order_changes(until: Any) -> None:
+    chat = fakes.gpu_units()[0]
+    many = tuple(replace(chat, unit=f"chat-{i:03d}", port=9000 - i) for i in range(60))
+    app = make(fakes.gpu_snapshot(units=many), select="chat-000")
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: "chat-000 " in painted(app))
+        app.deck.sort_by("port")
+        await until(pilot, lambda: app.deck.lines("units").scroll_offset.y > 0)
+        assert app.selected_unit is not None and app.selected_unit.unit == "chat-000"
+        assert "chat-000 " in painted(app)
+        app.deck.sort_by("port")
+        app.deck.sort_by("port")
+        await until(pilot, lambda: app.deck.lines("units").scroll_offset.y == 0)
+        assert "chat-000 " in painted(app)
