@@ -175,7 +175,10 @@ def swap_endpoint(ctx: Context, unit: str, profile: Profile, live: Run | None) -
     that clients find it; one that the running engine holds counts as free."""
     old = live.spec() if live is not None else None
     own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
-    if own.uds is not None and old is not None and own.uds == old.uds:
+    if own.uds is not None:
+        if old is None or own.uds != old.uds:
+            return endpoint_for(ctx, unit, profile)
+        refuse_if([fronts.front_problem(profile)])
         return own
     port = old.client_port if old is not None else None
     if port is not None and profile.port in (None, port):

@@ -72,6 +72,10 @@ def test_an_engine_with_tls(here: Serving, tls: dict[str, Any]) -> None:
     assert words[words.index("--base-url") + 1] == spec.client_url and "--insecure" in words
     done = swapping.swap_to(here.ctx, "u", here.profile("q", 8), print)
     assert done.outcome is Outcome.COMMITTED and here.answers("u") == "8"
+    # To a socket: what cannot be is said while this one runs.
+    with pytest.raises(Failed, match="no absolute path"):
+        swapping.swap_to(here.ctx, "u", here.profile("r", 8, args={"uds": "s"}), print)
+    assert [run.id for run in here.live("u")] == ["u/2"]
 
 
 def test_an_engine_that_wants_a_certificate_is_up_and_cannot_be_asked(
