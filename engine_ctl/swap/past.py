@@ -144,6 +144,6 @@ def _conditions(run: Run, spec: RunSpec, facts: RunFacts) -> Conditions:
 
 def _stop_s(run: Run) -> float | None:
     asked, ended = run.request(), run.exit()
-    if asked is None or ended is None:
-        return None
+    if asked is None or ended is None or not ended.requested:
+        return None  # or asked afterwards, so that it is not started again
     return max(0.0, ended.ended - asked.at)

@@ -29,6 +29,7 @@ from engine_ctl.supervise import liveness, owed, procs
 from engine_ctl.supervise.launch import SHIM
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import stop
+from engine_ctl.swap import past
 from tests.standin.rig import TREE, Rig, restart, rig, until
 
 __all__ = ["rig"]
@@ -135,6 +136,7 @@ def test_killed_in_the_backoff_it_goes_on_and_can_be_stopped(rig: Rig) -> None:
     life = liveness.look(run)
     assert not life.restarting and not life.forsaken
     assert rig.store.current("demo") == run
+    assert run.request() is not None and past._stop_s(run) is None, "it took no time to stop"
 
 
 def test_a_shim_that_is_asked_to_end_in_the_backoff_owes_nothing(rig: Rig) -> None:
