@@ -25,6 +25,7 @@ CLI = ("-m", "vllm.entrypoints.cli.main")
 DEFAULT_PORT = 8000
 # ssl.CERT_REQUIRED, as --ssl-cert-reqs takes it.
 CERT_REQUIRED = "2"
+_OF_ADDRESS = ("uds", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
 # Unset so that imports are compiled once (13 s a start otherwise).
 UNSET = ["PYTHONDONTWRITEBYTECODE"]
 
@@ -68,9 +69,11 @@ class Endpoint:
 def endpoint_of(profile: Profile, host: str, port: int) -> Endpoint:
     """The engine's own address at (host, port) as the profile's arguments make it: with TLS, or a
     Unix socket instead."""
-    if any("$" in str(profile.args.get(name)) for name in profile.args):
-        profile = expanded(profile, os.environ)
-    given = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    named = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    given = {name: named[name] for name in _OF_ADDRESS if name in named}
+    # Nothing else of it: a profile whose values are filled in may have a `$` of its own.
+    if any("$" in str(value) for value in given.values()):
+        given = expanded(Profile(name=profile.name, args=given), os.environ).args
     uds = given.get("uds")
     return Endpoint(
         host,

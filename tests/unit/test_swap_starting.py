@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from engine_ctl.errors import Failed
 from engine_ctl.operations import catalogue
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.planning import Endpoint, engine_spec
+from engine_ctl.operations.planning import Endpoint, endpoint_of, engine_spec
 from engine_ctl.runtimes.defaults import PLAN, PLAN_KEY, QUIET, plan_key, serve_defaults
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import lifecycle as standbys
@@ -23,6 +24,7 @@ from engine_ctl.state.store import Run
 from engine_ctl.swap import levers
 from engine_ctl.swap.caches import Caches, PlanUse, plan_use
 from engine_ctl.swap.starting import Prepared, prepare
+from profiles.argv import expanded
 from profiles.model import Profile
 from profiles.schema import ArgumentSchema, shipped
 from tests.standin.rig import dirs_in
@@ -171,6 +173,15 @@ def test_a_plan_is_for_what_a_config_file_says(tmp_path: Path) -> None:
         file.write_text(f"gpu-memory-utilization: {share}")
         keys.append(plan_key(profile, gpu, {})[PLAN_KEY])
     assert keys[0] != keys[1]
+
+
+def test_a_dollar_that_was_written_as_one_is_filled_in_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PLACE", "/run/e.sock")
+    written = msgspec.structs.replace(BASE, args={"uds": "${PLACE}", "chat_template": "$${x}"})
+    for profile in (written, expanded(written, os.environ)):
+        assert endpoint_of(profile, "127.0.0.1", 8000).uds == "/run/e.sock"
 
 
 def test_no_key_where_there_is_no_plan() -> None:
