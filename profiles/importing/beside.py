@@ -54,8 +54,8 @@ def compose_variables(text: str) -> list[tuple[str, str]]:
 def plain_variables(text: str) -> list[tuple[str, str | None]]:
     """docker's `--env-file`: everything after `=` is the value; a name alone is the caller's."""
     out: list[tuple[str, str | None]] = []
-    for row in text.splitlines():
-        if not row.strip() or row.startswith("#"):
+    for row in map(str.lstrip, text.splitlines()):
+        if not row or row.startswith("#"):
             continue
         found = _PLAIN_ASSIGNMENT.match(row)
         out.append((found[1], found[2]) if found else (row.strip(), None))

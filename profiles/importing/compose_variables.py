@@ -52,8 +52,15 @@ def fill_defaults(draft: Draft) -> None:
         if is_secret(found.name):
             draft.note(f".env beside the file gives {found.name}: set it where the engine starts")
             return found
+        value = interpolated(known[found.name])
+        if not value and found.rest.startswith(":"):
+            return found  # compose takes an empty value for none
+        filled = Reference(found.name, ":-" + value)
+        if parse(render([filled])) != (filled,):
+            draft.note(f".env beside the file gives {found.name}: set it where the engine starts")
+            return found
         used[found.name] = None
-        return Reference(found.name, ":-" + interpolated(known[found.name]))
+        return filled
 
     def filled(value: Any) -> Any:
         if isinstance(value, str):

@@ -109,12 +109,16 @@ def _moved(body: dict[str, Any], folder: str) -> dict[str, Any]:
             key = "path" if "path" in path else "source"
             return {**path, key: moved(path[key])} if key in path else path
         if isinstance(path, str) and path.startswith(("./", "../")):
-            return "./" + os.path.normpath(os.path.join(folder, path))
+            found = os.path.normpath(os.path.join(folder, path))
+            return found if os.path.isabs(found) else f"./{found}"
         return path
 
     out = dict(body)
     if not folder:
         return out
+    above = out.get("extends")
+    if isinstance(above, dict) and isinstance(above.get("file"), str):
+        out["extends"] = {**above, "file": os.path.join(folder, above["file"])}
     if isinstance(out.get("volumes"), list):
         out["volumes"] = [moved(item) for item in out["volumes"]]
     files = out.get("env_file")

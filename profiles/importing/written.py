@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 from profiles.importing.references import Literal, render
 from profiles.importing.shellwords import Redirect, Statement, statements
@@ -27,11 +28,30 @@ def write_file(statement: Statement, known: Variables) -> None:
         target = named[0] if named else None
     if content is None and target and head in ("echo", "printf"):
         words = [f for w in statement.words[1:] for f in known.words(w)]
-        content = " ".join(w for w in words if w != "-e") + "\n"
-    if content is not None and target:
-        path = file_name(target)
+        content = _echoed(words) if head == "echo" else _printed(words)
+    path = file_name(target or "")
+    if content is None:
+        known.files.pop(path, None)  # what is in it by now only a shell knows
+    elif target:
         before = known.files.get(path, "") if append else ""
         known.files[path] = before + content
+
+
+def _echoed(words: list[str]) -> str | None:
+    """What `echo` writes; None where that depends on the shell."""
+    options = list(itertools.takewhile(re.compile(r"-[neE]+\Z").match, words))
+    given = " ".join(words[len(options) :])
+    if "\\" in given and "e" in "".join(options):
+        return None
+    return given if "n" in "".join(options) else given + "\n"
+
+
+def _printed(words: list[str]) -> str | None:
+    """What `printf` writes: texts as they are, and one word by `%s`; None for more than that."""
+    text = words[0].replace("\\n", "\n") if words else ""
+    if len(words) == 2 and text in ("%s", "%s\n"):
+        return text.replace("%s", words[1])
+    return text if len(words) == 1 and "%" not in text and "\\" not in text else None
 
 
 def write_piped(group: list[Statement], known: Variables) -> None:

@@ -204,3 +204,53 @@ def test_what_a_daemons_service_reads_is_said(tmp_path: Path) -> None:
     found = import_profile(text, base=tmp_path)
     assert found.profile.env == {"A": "1"}
     assert any(note.startswith("service w: env_file w.env") for note in found.notes)
+
+
+def test_paths_and_files_of_other_folders_count_from_there(tmp_path: Path) -> None:
+    base = "services: {base: {image: vllm/vllm-openai, env_file: one.env, volumes: ['./m:/m']}}"
+    for folder, value in ((tmp_path, "wrong"), (tmp_path / "sub", "right")):
+        folder.mkdir(exist_ok=True)
+        (folder / "common.yml").write_text(base)
+        (folder / "one.env").write_text(f"WHO={value}\n")
+    file = tmp_path / "sub" / "common.yml"
+    (tmp_path / "sub" / "all.yml").write_text(
+        "services: {llm: {extends: {file: common.yml, service: base}, command: --model /m/a}}"
+    )
+    whole = (
+        f"services: {{llm: {{extends: {{file: {file}, service: base}}, command: --model /m/a}}}}"
+    )
+    for text in (whole, "include: [sub/all.yml]\nservices: {}\n"):
+        profile = import_profile(text, base=tmp_path).profile
+        assert profile.env == {"WHO": "right"}
+        assert profile.model == f"{tmp_path}/sub/m/a"
+
+
+def test_what_is_empty_in_the_variables_file_takes_the_default(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("PORT=\nNAME=a}b\n")
+    text = """services:
+  llm:
+    image: vllm/vllm-openai
+    command: --model a/b --port ${PORT:-8123} --served-model-name ${NAME}
+"""
+    found = import_profile(text, base=tmp_path)
+    assert (found.profile.port, found.profile.served_name) == (8123, ("${NAME}",))
+    assert any("gives NAME: set it" in said for said in found.unrepresented)
+
+
+def test_blanks_before_a_line_of_dockers_env_file() -> None:
+    assert plain_variables("  # said\n  A=1 \n\tB\n \n") == [("A", "1 "), ("B", None)]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("echo -n chat", "chat"),
+        ("printf '%s' chat", "chat"),
+        ("printf 'chat\\n'", "chat"),
+        ("hostname", "$(cat p)"),
+        ("echo -e 'a\\tb'", "$(cat p)"),
+    ],
+)
+def test_what_a_script_writes_and_reads_again(written: str, name: str) -> None:
+    text = f'echo old > p\n{written} > p\nvllm serve a/b --served-model-name "$(cat p)"\n'
+    assert import_profile(text).profile.served_name == (name,)
