@@ -39,7 +39,10 @@ def interrupt(
     tell: Callable[[str], None],
     patience_s: float = PATIENCE_S,
 ) -> None:
-    """End that command and wait for it. Raises Busy when it does not end."""
+    """End that command and wait for it, if it is still at this unit: asked for `restart a b`, it
+    may be at the next one by now. Raises Busy when it does not end."""
+    if holder(ctx, unit) != found:
+        return
     what = f"{found.command} (pid {found.who.pid})"
     tell(f"{unit}: interrupting: {what}")
     ctx.event(unit, f"interrupted to be stopped: {what}", "warning")

@@ -89,9 +89,9 @@ def owner(port: int) -> tuple[int, str] | None:
 def _who(pid: int) -> str:
     """The run that the process belongs to where a Stoker started it, else its command."""
     directory = procs.run_dir_of(pid)
-    if directory is None:
+    run = Path(directory or "")
+    if len(run.parts) < 4:
         return command_of(pid)
-    run = Path(directory)
     return f"run {run.parents[1].name}/{run.name} of Stoker's"
 
 

@@ -151,6 +151,22 @@ def test_one_that_does_not_end_is_said(here: Serving) -> None:
         assert child.stdout is not None and child.stdout.readline()
         who = identity.identify(child.pid)
         assert who is not None
-        with pytest.raises(Busy, match="does not end"):
-            interrupting.interrupt(here.ctx, "u", Holder(who, "stoker swap u x"), print, 0.05)
+        found = Holder(who, "stoker swap u x")
+        with here.ctx.store.lock("u"):
+            text = json.dumps({**msgspec.to_builtins(who), "command": found.command})
+            (here.ctx.store.unit_dir("u") / "lock").write_text(text)
+            with pytest.raises(Busy, match="does not end"):
+                interrupting.interrupt(here.ctx, "u", found, print, 0.05)
         child.kill()
+
+
+def test_one_that_went_on_to_another_unit_is_left_alone(here: Serving) -> None:
+    here.profile("good", 4)
+    lifecycle.unit_for(here.ctx, "u", "good")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        who = identity.identify(child.pid)
+        assert who is not None
+        interrupting.interrupt(here.ctx, "u", Holder(who, "stoker restart u v"), print)
+        assert identity.alive(who) and here.said("u") == []
+        child.communicate(b"\n")
+    assert child.returncode == 0
