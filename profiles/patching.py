@@ -210,10 +210,23 @@ def _is_inline(value: Any) -> bool:
     return not printable or rows[0][:1] in ("", " ") or value.endswith("\n\n")
 
 
+class _OneLine(yaml.SafeDumper):
+    """Texts of several lines in double quotes: the other kinds would go over several lines."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = '"' if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_OneLine.add_representer(str, _text)
+
+
 def _flow(value: Any) -> str:
     """A value on one line, as YAML 1.1 reads it back, inside [ ] too."""
-    text = yaml.safe_dump(
+    text = yaml.dump(
         [_plain(value)],
+        Dumper=_OneLine,
         default_flow_style=True,
         allow_unicode=True,
         width=1 << 20,

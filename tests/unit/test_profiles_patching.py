@@ -116,6 +116,7 @@ def lines_of(text: str, key: str) -> tuple[int, int]:
         ("args: {a: 1, b: 2}\n", ("args", "b"), REMOVE, "args: {a: 1}\n"),
         ("args: {a: 1}\n", ("args", "c"), ["x"], "args: {a: 1, c: [x]}\n"),
         ("args: {}\n", ("args", "c"), {"k": "no"}, "args: {c: {k: 'no'}}\n"),
+        ("args: {a: 1}\r\n", ("args", "c"), "x\ny\n", 'args: {a: 1, c: "x\\ny\\n"}\r\n'),
         ("args:\nport: 1\n", ("args", "c"), 1, "args:\n  c: 1\nport: 1\n"),
         ("args:\n    a: 1\n", ("args", "a"), REMOVE, "args: {}\n"),
         ("a: 1", ("b",), 2, "a: 1\nb: 2\n"),
