@@ -186,7 +186,9 @@ def preload_release(ctx: Context, unit: str) -> tuple[DaemonStatus, ...]:
 def consequences(ctx: Context, unit: str) -> tuple[str, ...]:
     """What stopping the unit's daemon would mean; () when no engine maps it."""
     sight = sights.sight_of(ctx.store, daemon_unit(ctx, unit))
-    return () if sight is None else sights.consequences(sights.clients(sight, uses(ctx)))
+    if sight is None or not sight.alive:
+        return ()
+    return sights.consequences(sights.clients(sight, uses(ctx)))
 
 
 def uses(ctx: Context) -> tuple[EngineUse, ...]:

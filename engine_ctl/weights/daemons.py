@@ -190,7 +190,7 @@ def stop(
         sight = sights.sight_of(store, unit)
         if sight is None:
             raise NotFound(f"{unit} has no run; see: stoker ps")
-        mapped = sights.clients(sight, uses)
+        mapped = sights.clients(sight, uses) if sight.alive else ()
         if mapped and not confirmed:
             raise Busy(f"{unit}: " + "; ".join(sights.consequences(mapped)))
         store.wish_stopped(unit)

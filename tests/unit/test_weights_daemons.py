@@ -332,6 +332,8 @@ def test_start_stop_and_what_is_kept(store: Store, asked: daemons.Asked) -> None
     finally:
         stopped = daemons.stop(store, "w", confirmed=True)
     assert stopped.run == "w/2" and store.load("w").desired == "stopped"
+    # One that has ended, and may wait to be started again: nothing follows for who maps it.
+    assert daemons.stop(store, "w", [use]).how == "already"
     said = [event.text for event in events.last(store.dirs, 10)]
     assert any("preload of" in text for text in said) and "stopped" in said[-1]
     with pytest.raises(NotFound):
