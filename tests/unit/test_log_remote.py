@@ -360,3 +360,9 @@ def test_a_machine_that_stands_still_takes_no_marks_away(monkeypatch: pytest.Mon
     clock = itertools.count(1.0)
     monkeypatch.setattr("engine_ctl.logs.search.time.monotonic", lambda: next(clock))
     assert [query.spans("xaab") for _ in range(20)] == [[(1, 4)]] * 20
+
+
+def test_a_timer_that_fires_late_ends_nothing() -> None:
+    with at_most(60):
+        pass
+    signal.raise_signal(signal.SIGVTALRM)  # would end the process by default
