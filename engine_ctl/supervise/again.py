@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 FULL_DISK_S = 1.0
 ROOM_S = 10.0
+STANDS_S = 2.0  # so long an answer about room stands while somebody else holds the unit's lock
 BY = "restart policy"
 
 
@@ -31,12 +32,17 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
     Returns when that is not wanted any more: a stop was asked for, or the unit has gone on to
     another run. On a full disk it tries again and again, and so while its GPUs have no room."""
     due = time.monotonic() + delay_s
-    said = False
+    said, roomy = False, -ROOM_S
     poll = select.poll()
     poll.register(ended.wake, select.POLLIN)
     while _still_wanted(ended):
         left = due - time.monotonic()
-        if left <= 0 and (why := room.short(ended.spec.get("room") or {})):
+        why = None
+        if left <= 0 and time.monotonic() - roomy > STANDS_S:
+            why = room.short(ended.spec.get("room") or {})
+            roomy = time.monotonic()
+        if why:
+            roomy = -ROOM_S
             if not said:
                 ended.tell(f"waits for room before it is started again: {why}", "warning")
             said = True
