@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine_ctl.logs.classify import classify
 from engine_ctl.logs.timeline import StartTimeline
 from engine_ctl.logs.verdict import verdict_of
 from engine_ctl.model import Kind, Phase, Verdict
+from engine_ctl.state.aftermath import MemoryRecord, words
 from engine_ctl.tune.results import parse_result
 
 DATA = Path(__file__).parents[1] / "data"
@@ -35,6 +37,12 @@ def test_an_engine_forked_by_a_standby_maps_its_weights(name: str) -> None:
 def test_a_tensor_parallel_pair_reports_both_ranks() -> None:
     text = log("tp2")
     assert text.count(b"from the weight cache daemon") >= 2
+
+
+def test_a_restart_beside_which_no_daemon_had_room_took_the_disk() -> None:
+    verdict, reasons = verdict_of(log("no-room"))
+    assert verdict is Verdict.FALLBACK
+    assert [reason.category for reason in reasons] == ["wc_fallback.stale_socket"]
 
 
 def test_the_daemons_of_a_pair_become_ready() -> None:
@@ -67,3 +75,12 @@ def test_the_acceptance_lines_are_whole(day: str, count: int, passed: int) -> No
     checks = [json.loads(line) for line in lines]
     assert len(checks) == count
     assert sum(check.get("ok") is True for check in checks) == passed
+
+
+def test_the_memory_of_both_gpus_when_an_engine_core_was_killed() -> None:
+    record = msgspec.json.decode((DATA / "gpu" / "memory.json").read_bytes(), type=MemoryRecord)
+    assert record.gpus is not None
+    held = [[process.used for process in gpu.processes] for gpu in record.gpus]
+    # A daemon and its engine on one; on the other the daemon is left, the engine's is free again.
+    assert held == [[16_752_050_176, 121_393_643_520], [3_147_825_152]]
+    assert any("GPU 1: 2.9 GiB used of 140.4 GiB" in line for line in words(record))
