@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -81,3 +82,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     notes: str = ""
     tags: tuple[str, ...] = ()
     origin: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def plain(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with one spelling of their names."""
+    return {name.replace("-", "_"): value for name, value in args.items()}

@@ -25,7 +25,7 @@ from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness
 from engine_ctl.supervise.launch import launch
 from engine_ctl.supervise.stop import stop as stop_run
-from profiles.model import Profile, Restart, Stop
+from profiles.model import Profile, Restart, Stop, plain
 
 if TYPE_CHECKING:
     from engine_ctl.operations.context import Context
@@ -50,7 +50,7 @@ def front_problem(profile: Profile) -> str | None:
     """Why a profile's engine cannot stand behind a front; None when it can, or wants none. Pure."""
     if not profile.front:
         return None
-    given = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    given = plain(profile.args)
     for name in NOT_BEHIND:
         if given.get(name):
             return (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine_ctl.live.adapters import Adapter, adapters_of
-from engine_ctl.live.requirements import Action, Features, plain, problem
+from engine_ctl.live.requirements import Action, Features, problem
 from engine_ctl.model import Kind
 from engine_ctl.state.records import RunSpec
 from profiles.costs import LIVE
 from profiles.diff import diff
-from profiles.model import Profile
+from profiles.model import Profile, plain
 
 ADAPTERS = "args.lora_modules"
 # These cost no restart by themselves, but only a new run has them.

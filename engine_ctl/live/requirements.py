@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from engine_ctl.state.records import RunSpec
-from profiles.model import EnvRef, Profile
+from profiles.model import EnvRef, Profile, plain
 
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
 LORA_UPDATES = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
@@ -112,11 +112,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def plain(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with one spelling of their names."""
-    return {name.replace("-", "_"): value for name, value in args.items()}
 
 
 def is_set(value: Any) -> bool:

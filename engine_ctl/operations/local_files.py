@@ -11,10 +11,10 @@ import msgspec
 
 from engine_ctl.errors import StokerError
 from engine_ctl.live.adapters import adapters_of
-from engine_ctl.live.requirements import is_set, plain
+from engine_ctl.live.requirements import is_set
 from engine_ctl.supervise import spawn
 from profiles.argv import environment, expanded
-from profiles.model import Profile
+from profiles.model import Profile, plain
 
 _LOCAL = ("/", "./", "../", "~")
 _FILES = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs")

@@ -18,7 +18,7 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.spec import device_environment
 from profiles.argv import argument_words, environment, expanded, serve_argv
-from profiles.model import Profile, Stop
+from profiles.model import Profile, Stop, plain
 from profiles.schema import ArgumentSchema
 
 CLI = ("-m", "vllm.entrypoints.cli.main")
@@ -69,7 +69,7 @@ class Endpoint:
 def endpoint_of(profile: Profile, host: str, port: int) -> Endpoint:
     """The engine's own address at (host, port) as the profile's arguments make it: with TLS, or a
     Unix socket instead."""
-    named = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    named = plain(profile.args)
     given = {name: named[name] for name in _OF_ADDRESS if name in named}
     # Nothing else of it: a profile whose values are filled in may have a `$` of its own.
     if any("$" in str(value) for value in given.values()):

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine_ctl.inside import standby_plan
 from engine_ctl.runtimes.store import Runtime
-from profiles.model import Profile
+from profiles.model import Profile, plain
 from profiles.schema import ArgumentSchema, canonical
 
-PLAN = "VLLM_ENABLE_STARTUP_PLAN"
-PLAN_KEY = "STOKER_STARTUP_PLAN"
+PLAN, PLAN_KEY = standby_plan.ENABLE, standby_plan.KEY
 # The first minor version whose workers keep and check a startup plan.
 PLAN_SINCE = (0, 32)
 # What Stoker asks a running engine once a second: two access lines each time, unless left out.
@@ -45,7 +45,7 @@ def plan_key(profile: Profile, runtime: Runtime, env: Mapping[str, str]) -> dict
         return {}
     if env.get(PLAN) not in (None, "1"):
         return {}
-    args = {name.replace("-", "_"): value for name, value in profile.args.items()}
+    args = plain(profile.args)
     config = args.get("config")
     try:
         said_there = Path(str(config)).read_bytes() if config else b""

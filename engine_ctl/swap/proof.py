@@ -14,7 +14,7 @@ from engine_ctl.operations import completion, snapshots
 from engine_ctl.operations.completion import Answered
 from engine_ctl.state.store import Run
 from profiles.importing.references import expand, sole_name
-from profiles.model import EnvRef, Profile
+from profiles.model import EnvRef, Profile, plain
 
 NEEDS_A_KEY = (401, 403)
 NO_SUCH_ROUTE = (404, 405, 501)
@@ -101,8 +101,7 @@ def api_key(run: Run) -> str | None:
 
 def key_of(profile: Profile) -> EnvRef | str | None:
     """The key that an engine asks for as its profile says it; a reference stays one."""
-    args = {name.replace("-", "_"): value for name, value in profile.args.items()}
-    given = args.get("api_key")
+    given = plain(profile.args).get("api_key")
     if isinstance(given, list) and given:
         given = given[0]
     value = str(given) if given else profile.env.get("VLLM_API_KEY")
