@@ -12,9 +12,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from engine_ctl import atomic
 from engine_ctl.errors import Busy, Failed
-from engine_ctl.state.records import RunIdentity
+from engine_ctl.state.records import ExitRecord, RunIdentity
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import disk, procs
 
@@ -167,6 +169,19 @@ def hold_shim_lock(run: Run, patience_s: float = _LOCK_PATIENCE_S) -> int:
                 os.close(fd)
                 raise Busy(f"a shim watches run {run.id} already") from None
             time.sleep(0.02)
+
+
+def end_unbegun(run: Run, record: ExitRecord) -> bool:
+    """Write down the end of a run that was made and never begun: from then on nothing can begin in
+    it. False when something has begun. Raises Busy while a shim lives, OSError on a full disk."""
+    lock = hold_shim_lock(run)
+    try:
+        if (run.dir / "identity.json").exists():
+            return False
+        disk.fill(str(run.dir / "exit.json"), msgspec.to_builtins(record))
+    finally:
+        os.close(lock)
+    return True
 
 
 def _read_line(fd: int, seconds: float) -> str:

@@ -3,7 +3,6 @@ making the next run and starting it. They are gone on with, as long as that is s
 
 from __future__ import annotations
 
-import os
 import time
 from enum import StrEnum
 
@@ -13,8 +12,8 @@ from engine_ctl import identity
 from engine_ctl.errors import Busy, Failed
 from engine_ctl.state.records import ExitRecord, RunSpec
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import again, disk, liveness, policy
-from engine_ctl.supervise.launch import hold_shim_lock, restart_ended
+from engine_ctl.supervise import again, liveness, policy
+from engine_ctl.supervise.launch import end_unbegun, restart_ended
 from engine_ctl.supervise.liveness import Liveness
 
 # An engine that nobody has missed for so long is not started behind the operator's back.
@@ -79,18 +78,11 @@ def _end(run: Run, spec: RunSpec) -> bool:
         gave_up=decision.gave_up,
     )
     try:
-        lock = hold_shim_lock(run)
+        return end_unbegun(run, record)
     except Busy:
         return False
-    try:
-        if (run.dir / "identity.json").exists():
-            return False
-        disk.fill(str(run.dir / "exit.json"), msgspec.to_builtins(record))
     except OSError as error:
         raise Failed(f"cannot write in {run.dir}: {error.strerror or error}") from error
-    finally:
-        os.close(lock)
-    return True
 
 
 def _booted() -> float:

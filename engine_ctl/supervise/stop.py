@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -19,7 +18,7 @@ from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.state.records import ExitRecord, RunIdentity, StopRequest
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import copies, disk, liveness, procs, segments
-from engine_ctl.supervise.launch import hold_shim_lock
+from engine_ctl.supervise.launch import end_unbegun, hold_shim_lock
 from engine_ctl.supervise.liveness import Liveness
 from engine_ctl.supervise.recover import mend
 from engine_ctl.supervise.sweep import TERM_S, sweep
@@ -143,19 +142,16 @@ def _settled(run: Run) -> Liveness:
 
 def _give_up(run: Run) -> None:
     """Write down the end of a run that was made and never begun: now nothing can begin in it."""
+    record = ExitRecord(run=run.id, requested=True, ended=time.time(), boot=identity.boot_id())
+    begun = False
     try:
-        lock = hold_shim_lock(run)
+        begun = not end_unbegun(run, record)
     except Busy:
         raise Failed(f"{run.id} does not get started; see {run.dir / 'shim.err'}") from None
-    try:
-        if (run.dir / "identity.json").exists():
-            raise Busy(f"{run.id} is being started; try again")
-        now = time.time()
-        record = ExitRecord(run=run.id, requested=True, ended=now, boot=identity.boot_id())
-        with suppress(OSError):  # a full disk: nothing can begin in it either
-            disk.fill(str(run.dir / "exit.json"), msgspec.to_builtins(record))
-    finally:
-        os.close(lock)
+    except OSError:
+        pass  # a full disk: nothing can begin in it either
+    if begun:
+        raise Busy(f"{run.id} is being started; try again")
 
 
 def _request(run: Run, who: RunIdentity, by: str, reason: str, times: Stop) -> None:
