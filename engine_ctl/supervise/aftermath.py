@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from engine_ctl.supervise.procs import Proc
@@ -85,29 +85,12 @@ class Aftermath:
 
     def wait(self, seconds: float) -> None:
         """Wait so long for the GPUs, then end what hangs and say so."""
-        deadline = time.monotonic() + seconds
-        while not self.poll():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                waited = time.monotonic() - self._began
-                self.record["gpu_note"] = f"nvidia-smi did not answer within {waited:.1f} s"
-                break
-            fds = [query.fd for query in self._queries if query.fd >= 0]
-            select.select(fds, (), (), left)
-        for query in self._queries:
-            query.end()
+        if not _wait(self._queries, self.poll, seconds):
+            waited = time.monotonic() - self._began
+            self.record["gpu_note"] = f"nvidia-smi did not answer within {waited:.1f} s"
 
     def _settle(self) -> None:
-        gpus: dict[str, dict[str, Any]] = {}
-        for row in self._queries[0].rows():
-            if len(row) == 4 and row[0].isdecimal():
-                gpus[row[1]] = {
-                    "index": int(row[0]),
-                    "uuid": row[1],
-                    "total": _mib(row[2]),
-                    "used": _mib(row[3]),
-                    "processes": [],
-                }
+        gpus = {gpu["uuid"]: gpu for gpu in _gpus_of(self._queries[0])}
         if not gpus:
             said = self._queries[0].text().strip().split("\n")[0][:200]
             self.record["gpu_note"] = f"nvidia-smi failed: {said or 'it said nothing'}"
@@ -117,6 +100,45 @@ class Aftermath:
                 gpus[row[0]]["processes"].append({"pid": int(row[1]), "used": _mib(row[2])})
         self.record["gpus"] = list(gpus.values())
         self.record["gpus_after_s"] = time.monotonic() - self._began
+
+
+def gpus(seconds: float) -> list[dict[str, Any]]:
+    """The GPUs as in a record, without processes; [] where nothing is said within `seconds`."""
+    program = _program()
+    if program is None:
+        return []
+    query = _Query(program, _GPUS)
+    return _gpus_of(query) if _wait([query], query.poll, seconds) else []
+
+
+def _wait(queries: list[_Query], answered: Callable[[], bool], seconds: float) -> bool:
+    """Whether it is answered within so many seconds; what hangs is ended."""
+    deadline = time.monotonic() + seconds
+    try:
+        while not answered():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            select.select([query.fd for query in queries if query.fd >= 0], (), (), left)
+        return True
+    finally:
+        for query in queries:
+            query.end()
+
+
+def _gpus_of(query: _Query) -> list[dict[str, Any]]:
+    """The GPUs that an answer to _GPUS names."""
+    return [
+        {
+            "index": int(row[0]),
+            "uuid": row[1],
+            "total": _mib(row[2]),
+            "used": _mib(row[3]),
+            "processes": [],
+        }
+        for row in query.rows()
+        if len(row) == 4 and row[0].isdecimal()
+    ]
 
 
 class _Query:

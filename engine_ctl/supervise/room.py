@@ -23,9 +23,7 @@ def short(needed: Mapping[str, int]) -> str | None:
     enough or it is not known."""
     if not needed:
         return None
-    found = aftermath.Aftermath((), None, gpus=True)
-    found.wait(aftermath.PATIENCE_S)
-    return lacking(needed, found.record.get("gpus") or ())
+    return lacking(needed, aftermath.gpus(aftermath.PATIENCE_S))
 
 
 def lacking(needed: Mapping[str, int], gpus: Any) -> str | None:
