@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from profiles.importing.references import Literal, Piece, Reference, closing, render
 from profiles.importing.shellwords import split
+
+_NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_BRACES = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-])")
 
 
 def scalar(value: Any) -> str:
@@ -63,29 +67,33 @@ def _split(text: str) -> list[str]:
 
 def pieces_of(text: str) -> list[Piece]:
     """compose's interpolation: `$$` is a dollar, `$NAME`, `${NAME}`, `${NAME:-default}`."""
+    return scanned(text, _reference)
+
+
+def scanned(text: str, refer: Callable[[str, int], tuple[list[Piece], int] | None]) -> list[Piece]:
+    """The pieces of a text in which `$$` is a dollar. `refer` says what a `$` at a place stands
+    for, and where the text goes on; None where it is a character as any other."""
     out: list[Piece] = []
     i = 0
     while i < len(text):
         if text.startswith("$$", i):
-            out.append(Literal("$"))
-            i += 2
-            continue
-        if text[i] == "$":
-            match = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)").match(text, i)
-            if match:
-                out.append(Reference(match[1]))
-                i = match.end()
-                continue
-            end = closing(text, i + 2, "{", "}") if text.startswith("${", i) else -1
-            braces = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-])").match(text, i)
-            if end > 0 and braces:
-                rest = render(pieces_of(text[braces.end() : end]))
-                out.append(Reference(braces[1], rest))
-                i = end + 1
-                continue
-        out.append(Literal(text[i]))
-        i += 1
+            found: tuple[list[Piece], int] | None = ([Literal("$")], i + 2)
+        else:
+            found = refer(text, i) if text[i] == "$" else None
+        pieces, i = found or ([Literal(text[i])], i + 1)
+        out += pieces
     return out
+
+
+def _reference(text: str, i: int) -> tuple[list[Piece], int] | None:
+    match = _NAME.match(text, i)
+    if match:
+        return [Reference(match[1])], match.end()
+    end = closing(text, i + 2, "{", "}") if text.startswith("${", i) else -1
+    braces = _BRACES.match(text, i)
+    if end > 0 and braces:
+        return [Reference(braces[1], render(pieces_of(text[braces.end() : end])))], end + 1
+    return None
 
 
 def interpolated(value: Any) -> str:

@@ -11,10 +11,12 @@ from profiles.importing.charts import ChartContainer, chart_container
 from profiles.importing.container import entry_command, restart_policy, take_environment
 from profiles.importing.documents import load_all, plain
 from profiles.importing.draft import Draft
+from profiles.importing.interpolation import scanned
 from profiles.importing.mounts import Mount, host_path
 from profiles.importing.references import Literal, Piece, Reference, literal, parse, render
 from profiles.importing.secrets import is_secret, looks_secret, masked
 
+_NAME = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _HANDLED = ("command", "args", "env", "image")
 Path = tuple[str | int, ...]
@@ -278,22 +280,15 @@ def _words(value: Any, known: dict[str, str]) -> list[str]:
 
 def _pieces(text: str, known: dict[str, str]) -> list[Piece]:
     """`$(NAME)` is filled in from the variables above it, `$$` is a dollar."""
-    out: list[Piece] = []
-    i = 0
-    while i < len(text):
-        if text.startswith("$$", i):
-            out.append(Literal("$"))
-            i += 2
-            continue
-        match = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)").match(text, i)
-        if match:
-            name = match[1]
-            out += parse(known[name]) if name in known else [Reference(name)]
-            i = match.end()
-            continue
-        out.append(Literal(text[i]))
-        i += 1
-    return out
+
+    def refer(text: str, i: int) -> tuple[list[Piece], int] | None:
+        match = _NAME.match(text, i)
+        if match is None:
+            return None
+        name = match[1]
+        return (list(parse(known[name])) if name in known else [Reference(name)]), match.end()
+
+    return scanned(text, refer)
 
 
 def _at(document: Any, path: Path) -> Any:
