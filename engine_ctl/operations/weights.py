@@ -111,8 +111,7 @@ def asked_of(
         devices = {key.device for key in record.keys if key.device is not None}
         return room_problem_for(ctx, asked, devices, replacing)
 
-    needs = surely_needed(asked) if runtime.platform != "cpu" else None
-    return replace(asked, room=room, needs=needs), runtime
+    return replace(asked, room=room, needs=lambda: surely_needed(asked)), runtime
 
 
 def other_daemons(ctx: Context, keys: Sequence[records.RankKey]) -> list[str]:

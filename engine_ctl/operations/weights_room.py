@@ -42,7 +42,7 @@ def room_problem_for(
     """Why the daemon's weights surely do not fit where they are to lie, with figures; None when
     they may. `devices` are the ranks' GPUs by UUID (None: the first that the profile sees),
     `replacing` the run of the daemon that is ended first."""
-    needed = surely_needed(asked) if asked.runtime.platform != "cpu" else None
+    needed = surely_needed(asked)
     if needed is None:
         return None
     readings = (source or open_source()).read().gpus
@@ -84,7 +84,10 @@ def lacking(
 
 def surely_needed(asked: daemons.Asked) -> int | None:
     """Bytes that the weights of one rank take at least; None where the checkpoint does not tell:
-    it is not here, or is loaded as something smaller, or is spread in another way."""
+    it is not here, or is loaded as something smaller, or is spread in another way; or there are no
+    GPUs that it must fit."""
+    if asked.runtime.platform == "cpu":
+        return None
     args = preload_arguments(asked.profile, asked.schema)
     if any(args.get(name) not in (None, "auto", False, 0) for name in _OTHERWISE):
         return None

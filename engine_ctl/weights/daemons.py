@@ -39,8 +39,8 @@ class Asked:
     """A daemon that is to be started: its unit, profile (with a health port) and runtime.
     `features` None: not asked, the version's refusals are left to vLLM. `support` says whether a
     quantization method's layers take pre-processed weights, `room` why those of a planned record
-    surely do not fit (with the run of the daemon that makes place for it). `needs`: bytes that a
-    rank's weights take at least, None where that is not known."""
+    surely do not fit (with the run of the daemon that makes place for it). `needs` reads how many
+    bytes a rank's weights take at least, None where that is not known."""
 
     unit: str
     profile: Profile
@@ -50,7 +50,7 @@ class Asked:
     by: str = ""
     support: Callable[[str], refusals.QuantizationSupport] | None = None
     room: Callable[[WeightsRecord, str | None], str | None] | None = None
-    needs: int | None = None
+    needs: Callable[[], int | None] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -153,8 +153,9 @@ def _launch(
         predecessor=before.run.id if before else None,
         sockets=record.sockets,
     )
-    if asked.needs is not None:
-        devices = {key.device: asked.needs for key in record.keys if key.device is not None}
+    needed = asked.needs() if asked.needs is not None else None
+    if needed is not None:
+        devices = {key.device: needed for key in record.keys if key.device is not None}
         run_spec = msgspec.structs.replace(run_spec, room=devices)
     section = asked.profile.preload
     if section is not None and section.socket_dir is not None:

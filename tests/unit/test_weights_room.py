@@ -181,5 +181,6 @@ def test_nothing_is_started_that_has_no_room(
     assert ahead.way is Way.MADE
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0"
     # What it needs goes with its run: the shim looks for room before it starts it again.
-    run = daemons.start(ctx.store, replace(made, room=look, needs=36 * GIB), ask, begun.append)
+    sized = replace(made, room=look, needs=lambda: 36 * GIB)
+    run = daemons.start(ctx.store, sized, ask, begun.append)
     assert begun == [run] and run.spec().room == {"GPU-0": 36 * GIB}
