@@ -11,10 +11,9 @@ import errno
 import selectors
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import ssl
+from engine_ctl import tls
 
 MAX_BODY = 32 << 20
 
@@ -123,7 +122,7 @@ class Connection:
                 raise
             self._connecting = False
             if self._handshaking:
-                self._sock = _tls_context().wrap_socket(
+                self._sock = tls.unverified().wrap_socket(
                     self._sock,
                     do_handshake_on_connect=False,
                     server_hostname=self.endpoint.host or None,
@@ -287,18 +286,3 @@ def _words(code: int | None) -> str:
         errno.ETIMEDOUT: "timed out",
     }
     return known.get(code or 0, errno.errorcode.get(code or 0, "failed"))
-
-
-_context: ssl.SSLContext | None = None
-
-
-def _tls_context() -> ssl.SSLContext:
-    """No verification: it is our own engine, on this machine, often with its own certificate."""
-    global _context
-    if _context is None:
-        import ssl
-
-        _context = ssl.create_default_context()
-        _context.check_hostname = False
-        _context.verify_mode = ssl.CERT_NONE
-    return _context

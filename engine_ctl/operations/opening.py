@@ -9,43 +9,31 @@ import http.client
 import socket
 import urllib.request
 from functools import partial
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import ssl
+from engine_ctl import tls
 
 
 def opener(base: str) -> urllib.request.OpenerDirector:
     """What opens requests to `base`."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if base.startswith("https:"):
-        handlers.append(urllib.request.HTTPSHandler(context=_unverified()))
+        handlers.append(urllib.request.HTTPSHandler(context=tls.unverified()))
     elif "unix:" in base:
         handlers.append(_UnixHandler())
     return urllib.request.build_opener(*handlers)
 
 
-def _unverified() -> ssl.SSLContext:
-    """It is our own engine, on this machine, often with a certificate of its own."""
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, tls: bool, host: str, timeout: float) -> None:
+    def __init__(self, path: str, secure: bool, host: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
-        self._path, self._tls = path, tls
+        self._path, self._secure = path, secure
 
     def connect(self) -> None:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(self.timeout)
             made.connect(self._path)
-            self.sock = _unverified().wrap_socket(made) if self._tls else made
+            self.sock = tls.unverified().wrap_socket(made) if self._secure else made
         except BaseException:
             made.close()
             raise
@@ -58,8 +46,8 @@ class _UnixHandler(urllib.request.AbstractHTTPHandler):
 
     def httpunix_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         # urllib has decoded the path already.
-        tls = request.type == "httpsunix"
-        return self.do_open(partial(_UnixConnection, request.host, tls), request)
+        secure = request.type == "httpsunix"
+        return self.do_open(partial(_UnixConnection, request.host, secure), request)
 
     httpsunix_request = httpunix_request
     httpsunix_open = httpunix_open

@@ -10,6 +10,8 @@ import os
 import select
 import time
 
+from engine_ctl import tls
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -128,13 +130,9 @@ class Probe:
 
     def _shake_hands(self) -> None:
         """Raises OSError: not yet, or never."""
-        import ssl  # megabytes, and few engines speak it
-
         made: Any = self._socket
         if not self._wrapped:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+            context = tls.unverified()
             self._socket = made = context.wrap_socket(made, do_handshake_on_connect=False)
             self._wrapped = True
         made.do_handshake()
