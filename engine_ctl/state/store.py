@@ -266,21 +266,25 @@ class Store:
             atomic.write_record(path, CurrentRecord(run=run.id, since=time.time()))
 
     def current(self, unit: str) -> Run | None:
-        """The unit's current run, None before the first. Where the record is damaged, the newest
-        run that executed: an engine that runs can then still be seen and stopped."""
+        """The unit's current run, None before the first. Where the record is damaged or gone, the
+        newest run that executed: an engine that runs can then still be seen and stopped."""
         path = self.unit_dir(unit) / "current.json"
         try:
             record = atomic.read_record(path, CurrentRecord)
         except atomic.CorruptRecord:
-            runs = self.runs(unit)
-            executed = [run for run in runs if (run.dir / "identity.json").exists()]
-            return next(reversed(executed or runs), None)
+            return self._newest(unit) or next(reversed(self.runs(unit)), None)
         if record is None:
-            return None
+            return self._newest(unit)
         try:
-            return self.run(record.run)
+            run = self.run(record.run)
         except (NotFound, Usage):
-            return None
+            return self._newest(unit)
+        return run if run.unit == unit else self._newest(unit)
+
+    def _newest(self, unit: str) -> Run | None:
+        """The newest run of the unit that executed."""
+        executed = (run for run in self.runs(unit)[::-1] if (run.dir / "identity.json").exists())
+        return next(executed, None)
 
     def runs(self, unit: str) -> list[Run]:
         """All runs of the unit, oldest first. A directory without spec.json is none: whoever was

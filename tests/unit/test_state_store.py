@@ -213,6 +213,11 @@ def test_current_may_be_damaged_or_point_nowhere(store: Store) -> None:
     assert store.current("demo") == second
     (first.dir / "identity.json").write_text("{}")  # the second never executed
     assert store.current("demo") == first
+    for lost in ("", "\0" * 62, '{"run": "demo/9"}', '{"run": "other/1"}'):
+        path.write_text(lost)
+        assert store.current("demo") == first
+    path.unlink()
+    assert store.current("demo") == first
 
 
 def test_removal_takes_everything(store: Store) -> None:
