@@ -178,18 +178,22 @@ def reap(yes: bool, as_json: bool) -> int:
         copied = reaping.of_an_original(ctx)
         if copied:
             raise Failed(copied)
+        tidied = reaping.tidy(ctx)
         if as_json:
-            emit_json({"reaped": [], "left": []})
-        else:
-            print("nothing to reap: every process of a run belongs to a live run")
+            emit_json({"reaped": [], "left": [], "tidied": tidied})
+            return 0
+        print("nothing to reap: every process of a run belongs to a live run")
+        if tidied:
+            print(f"removed the sockets' directories of {', '.join(tidied)}, which had ended")
         return 0
     if not as_json:
         for orphan in found:
             print(f"  {reaping.describe(orphan)}")
     confirm(f"end {len(found)} process{'es' if len(found) > 1 else ''}?", yes)
     reaped, left = reaping.reap(ctx, found)
+    tidied = reaping.tidy(ctx)
     if as_json:
-        emit_json({"reaped": reaped, "left": left})
+        emit_json({"reaped": reaped, "left": left, "tidied": tidied})
     else:
         print(f"ended {len(reaped)}" + (f"; still there: {left}" if left else ""))
     return 1 if left else 0

@@ -35,7 +35,7 @@ from engine_ctl.inside.standby_server import BadRequest, Job, failure
 from engine_ctl.inside.standby_threads import settle_threads
 
 TAKE_OVER_SECONDS = 20.0
-LATE = frozenset({"CUDA_VISIBLE_DEVICES", "PATH"})
+LATE = frozenset({"CUDA_VISIBLE_DEVICES", "PATH", "VLLM_RPC_BASE_PATH"})
 METHODS = ("auto", "forkserver", "fork", "spawn")
 
 
@@ -211,8 +211,8 @@ def _path(request: dict[str, Any], name: str, good: Any) -> str:
 def environment_difference(wanted: dict[str, str], have: dict[str, str]) -> list[str]:
     """Names of variables that a start wants otherwise than the standby got them at its start.
 
-    What was read at import cannot be changed by a fork. STOKER_ variables are read by nobody, the
-    list of visible GPUs when CUDA is initialised, which a standby never does."""
+    What was read at import cannot be changed by a fork. STOKER_ variables are read by nobody, LATE
+    ones later: the visible GPUs when CUDA is initialised, which a standby never does."""
     return sorted(
         name
         for name, value in wanted.items()

@@ -29,7 +29,7 @@ from engine_ctl.runtimes.store import Runtime, missing
 from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import copies, liveness
+from engine_ctl.supervise import copies, liveness, orphans
 from engine_ctl.supervise import stop as ladder
 from engine_ctl.swap import journal
 from engine_ctl.swap.making import make_run, refuse_weights
@@ -461,6 +461,7 @@ def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, An
     with ctx.store.lock(unit):
         _refuse_live(ctx, unit)
         fronts.remove(ctx, unit)
+        orphans.tidy(ctx.store)
         _forget_benches(ctx, unit)
         ctx.store.remove(unit)
     ctx.event(None, f"removed unit {unit}")

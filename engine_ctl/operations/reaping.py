@@ -43,6 +43,13 @@ def reap(ctx: Context, found: list[Orphan]) -> tuple[list[int], list[int]]:
     return list(result.ended), list(result.remaining)
 
 
+def tidy(ctx: Context) -> list[str]:
+    """Remove what runs of which no process is left have in the temporary directory; their ids."""
+    return supervise_orphans.tidy(ctx.store)
+
+
 def reap_pids(ctx: Context, pids: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """End those of `pids` that are leftovers now; others are not touched."""
-    return reap(ctx, [orphan for orphan in orphans(ctx) if orphan.pid in pids])
+    reaped = reap(ctx, [orphan for orphan in orphans(ctx) if orphan.pid in pids])
+    tidy(ctx)
+    return reaped

@@ -12,9 +12,9 @@ import engine_ctl.inside
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby.environment import MARK
 
-# May differ from start to start: read when CUDA is initialised, which a standby never does, or
-# when a compiler is looked for. Keep in step with `LATE` of inside/standby_become.py.
-LATE = frozenset({"CUDA_VISIBLE_DEVICES", "PATH"})
+# May differ from start to start: read when CUDA is initialised, which a standby never does, when a
+# compiler is looked for, or a socket bound. Keep in step with `LATE` of inside/standby_become.py.
+LATE = frozenset({"CUDA_VISIBLE_DEVICES", "PATH", "VLLM_RPC_BASE_PATH"})
 
 
 def installed(runtime: Runtime) -> list[object]:

@@ -17,7 +17,7 @@ import time
 from collections import namedtuple
 
 from engine_ctl.standby.environment import passed_on, vllm_words
-from engine_ctl.supervise import disk
+from engine_ctl.supervise import disk, rpc_dir
 from engine_ctl.supervise.spawn import SpawnError, environment
 
 TYPE_CHECKING = False
@@ -46,14 +46,14 @@ def ask(spec: dict[str, Any], run_dir: str, script: str) -> Answer:
     Nobody may hold the run's shim.lock. An answer without a shim leaves open whether one begins
     later: see `take_back`."""
     try:
-        env = passed_on(environment(spec, run_dir, dict(os.environ)))
+        env = environment(spec, run_dir, dict(os.environ))
         words = vllm_words(spec["argv"])
     except (SpawnError, ValueError) as error:
         return Answer(None, str(error))
     order = {
         "op": "become",
         "argv": words,
-        "env": env,
+        "env": passed_on(rpc_dir.provide(env, spec, run_dir)),
         "run_dir": run_dir,
         "shim": script,
         "shim_python": sys.executable,

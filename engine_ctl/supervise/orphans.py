@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine_ctl.state.store import Store, is_locked
-from engine_ctl.supervise import disk, procs
+import msgspec
+
+from engine_ctl.errors import StokerError
+from engine_ctl.state.store import Run, Store, is_locked
+from engine_ctl.supervise import disk, liveness, procs, rpc_dir
 from engine_ctl.supervise.copies import other_state
 from engine_ctl.supervise.procs import Proc
 from engine_ctl.supervise.sweep import sweep
@@ -96,6 +99,31 @@ def reap(orphans: list[Orphan]) -> Reaped:
 
     _, remaining = sweep(left, grace_s=0.0)
     return Reaped(tuple(pid for pid in wanted if pid not in remaining), tuple(remaining))
+
+
+def tidy(store: Store) -> list[str]:
+    """Remove the socket directories of runs that nobody has settled: their shim was killed, or
+    something of them was left. The ids of the runs that had one."""
+    held = [
+        Run(unit.name, int(path.name), path)
+        for unit in store.units_dir.glob("[!.]*")
+        for path in (unit / "runs").glob("[0-9]*")
+        if (path / rpc_dir.LINK).is_symlink()
+    ]
+    return [run.id for run in held if _is_gone(run) and rpc_dir.remove(str(run.dir))]
+
+
+def _is_gone(run: Run) -> bool:
+    """True when the run has ended and nothing of it lives, here or in the original of a copy."""
+    try:
+        life = liveness.look(run)
+    except StokerError:
+        return False
+    facts = life.facts
+    if not life.ended or facts.shim_holds or facts.leader_alive or facts.original:
+        return False
+    who = msgspec.to_builtins(facts.identity) if facts.identity is not None else {}
+    return not procs.members(str(run.dir), who, strict=True)
 
 
 def _live(store: Store, processes: dict[int, Proc]) -> dict[int, _Owner]:
