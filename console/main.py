@@ -7,7 +7,7 @@ import importlib
 import io
 import os
 import sys
-from typing import Any, TextIO, cast
+from typing import Any
 
 import click
 
@@ -113,8 +113,10 @@ def main(argv: list[str] | None = None) -> None:
         # Not every locale has a dash or an arrow.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=terminal.NEAREST)
-    if sys.stdout is not None and sys.stdout.isatty():
-        sys.stdout = cast(TextIO, terminal.Terminal(sys.stdout))
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream.isatty():
+            setattr(sys, name, terminal.Terminal(stream))
     sys.exit(_with_output(run(sys.argv[1:] if argv is None else argv)))
 
 

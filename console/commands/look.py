@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from console import terminal
 from console.commands import completing
 from console.commands.output import (
     emit_json,
@@ -122,7 +123,7 @@ def runs(unit: str, limit: int | None, as_json: bool) -> None:
     print(table(rows, ("run", "phase", "profile", "started", "start", "weights", "cause"), (4,)))
 
 
-@contextmanager
+@contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
     """Ctrl-C is how following ends: nothing is to be said of it."""
     try:
@@ -150,11 +151,10 @@ def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_j
         text = b"".join(logfile.tail(run.log, lines)).decode(errors="replace")
         emit_json({"run": run.id, "log": str(run.log), "lines": text.splitlines()})
         return
-    out = sys.stdout.buffer
-    with until_interrupted():
+    out = terminal.Log(sys.stdout)
+    with until_interrupted(), contextlib.closing(out):
         for chunk in logfile.follow(run, lines) if follow else logfile.tail(run.log, lines):
             out.write(chunk)
-            out.flush()
 
 
 @click.command(

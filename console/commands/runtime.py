@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import click
 
+from console import terminal
 from console.commands import completing
 from console.commands.output import confirm, emit_json, examples, json_option, table, yes_option
 from engine_ctl.paths import Dirs
@@ -45,7 +46,7 @@ def progress_report(title: str, quiet: bool = False) -> Iterator[Report]:
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
+        console=Console(file=terminal.raw(sys.stderr)),
         transient=True,
     )
     with bar:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console import terminal
 from console.commands import completing
 from console.commands.output import emit_json, examples, json_option, table
 from engine_ctl.errors import Usage
@@ -96,6 +97,12 @@ def _say(as_json: bool) -> Callable[[str], None]:
     return (lambda text: None) if as_json else (lambda text: print(text, file=sys.stderr))
 
 
+def _rewrite(text: str) -> None:
+    """The last line of the terminal, anew."""
+    terminal.raw(sys.stderr).write(f"\r\x1b[K{terminal.shown(text)}")
+    sys.stderr.flush()
+
+
 class _Bar:
     """Progress on one line of a terminal."""
 
@@ -107,13 +114,11 @@ class _Bar:
             return
         which = f"{now.repeat} of {now.repeats}: " if now.repeats > 1 else ""
         count = f" {now.done} of {now.total}" if now.total else ""
-        sys.stderr.write(f"\r\x1b[K{which}{now.stage}{count}")
-        sys.stderr.flush()
+        _rewrite(f"{which}{now.stage}{count}")
 
     def clear(self) -> None:
         if self._shows:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            _rewrite("")
 
 
 @click.command(

@@ -46,13 +46,31 @@ def start_of(fd: int, lines: int | None) -> int:
     return 0
 
 
+def _pieces(fd: int, position: int) -> Iterator[tuple[bytes, int]]:
+    """What there is from `position` on, each with the offset after it. Of a trimmed middle, which
+    may be terabytes that read as NULs, one line."""
+    while True:
+        try:
+            hole = os.lseek(fd, position, os.SEEK_HOLE)
+            if hole == position:
+                data = os.lseek(fd, position, os.SEEK_DATA)
+                yield b"\n... %d bytes were trimmed here ...\n" % (data - hole), data
+                position = data
+                continue
+        except OSError:  # the end, or a file system without holes
+            hole = position + _CHUNK
+        chunk = os.pread(fd, min(_CHUNK, hole - position), position)
+        if not chunk:
+            return
+        position += len(chunk)
+        yield chunk, position
+
+
 def tail(path: Path, lines: int | None) -> Iterator[bytes]:
     """The log's content from the last `lines` lines on (None: all of it), in chunks."""
     fd = _open(path)
     try:
-        position = start_of(fd, lines)
-        while chunk := os.pread(fd, _CHUNK, position):
-            position += len(chunk)
+        for chunk, _ in _pieces(fd, start_of(fd, lines)):
             yield chunk
     finally:
         os.close(fd)
@@ -69,8 +87,8 @@ def follow(run: Run, lines: int | None = None, poll_s: float = 0.2) -> Iterator[
             if os.fstat(fd).st_size < position:
                 position = 0
             over = not is_live(run)
-            while chunk := os.pread(fd, _CHUNK, position):
-                position += len(chunk)
+            for chunk, after in _pieces(fd, position):
+                position = after
                 yield chunk
             if over:
                 return

@@ -8,16 +8,21 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 
 from console import terminal
 from console.main import run
 from engine_ctl.model import Event
+from engine_ctl.operations import logfile
 from engine_ctl.paths import Dirs
 from engine_ctl.state import events
+from engine_ctl.supervise import trim
+from tests.standin.observed import Written
 
 ROOT = Path(__file__).parents[2]
+STOKER = (sys.executable, "-c", "from console.main import main; main()")
 EVIL = "a\x1b]0;title\x07b\x1b[2J\x9b1mc\u202ed\x7f"
 
 
@@ -49,22 +54,76 @@ def test_an_error_is_cleaned_everywhere(dirs: Dirs, capsys: pytest.CaptureFixtur
     assert "\x1b" not in err and "␛]0;title␇b" in err
 
 
-def test_a_terminal_gets_no_escapes_and_a_pipe_gets_all(dirs: Dirs) -> None:
-    events.append(dirs, Event(at=1.0, unit="u", text=EVIL))
-    command = [sys.executable, "-c", "from console.main import main; main()", "events"]
-    piped = subprocess.run(command, capture_output=True, cwd=ROOT, check=True, timeout=100)
-    assert EVIL.encode() in piped.stdout
+def on_a_terminal(*words: str) -> bytes:
+    """What a `stoker` command writes to a terminal that is its output and its error output."""
     ours, theirs = pty.openpty()
+    said = b""
     try:
-        done = subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=ROOT)
+        done = subprocess.Popen([*STOKER, *words], stdout=theirs, stderr=theirs, cwd=ROOT)
         os.close(theirs)
-        said = b""
         while True:
             try:
                 said += os.read(ours, 4096)
             except OSError:  # the other end is closed
                 break
-        assert done.wait(100) == 0
+        done.wait(100)
     finally:
         os.close(ours)
+    return said
+
+
+def test_a_terminal_gets_no_escapes_and_a_pipe_gets_all(dirs: Dirs) -> None:
+    events.append(dirs, Event(at=1.0, unit="u", text=EVIL))
+    piped = subprocess.run([*STOKER, "events"], capture_output=True, cwd=ROOT, timeout=100)
+    assert EVIL.encode() in piped.stdout
+    said = on_a_terminal("events")
     assert b"\x1b" not in said and "␛]0;title␇b".encode() in said
+
+
+def test_nor_do_the_errors_of_several_units(dirs: Dirs) -> None:
+    said = on_a_terminal("stop", EVIL, "b")
+    assert b"\x1b" not in said and "␛]0;title␇b".encode() in said
+
+
+def test_a_log_on_a_terminal_keeps_its_colours_and_nothing_else(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.unit("u")
+    run = written.run("u")
+    written.log(run, b"\x1b[0;36m(APIServer)\x1b[0;0m ok\n10%\r20%\n" + EVIL.encode() + b"\n\x1b")
+    written.close()
+    env = {f"XDG_{name}_HOME": str(tmp_path) for name in ("STATE", "DATA", "CONFIG", "CACHE")}
+    written.dirs.state.rename(tmp_path / "stoker")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        said = on_a_terminal("logs", "u").replace(b"\r\n", b"\n")
+        piped = subprocess.run([*STOKER, "logs", "u"], capture_output=True, cwd=ROOT, timeout=100)
+    shown = terminal.shown(EVIL).encode()
+    assert said == (b"\x1b[0;36m(APIServer)\x1b[0;0m ok\n10%\r20%\n" + shown + "\n␛\x1b[m".encode())
+    assert EVIL.encode() in piped.stdout
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_log_may_come_in_any_pieces(size: int) -> None:
+    out = io.StringIO()
+    log = terminal.Log(cast(TextIO, terminal.Terminal(out)))
+    data = f"\x1b[31mrot\x1b[m größer \x1b[2J \x1b]8;;x\x1b\\ {EVIL}".encode()
+    for at in range(0, len(data), size):
+        log.write(data[at : at + size])
+    log.close()
+    expected = f"\x1b[31mrot\x1b[m größer ␛[2J ␛]8;;x␛\\ {terminal.shown(EVIL)}\x1b[m"
+    assert out.getvalue() == expected
+
+
+def test_of_the_trimmed_middle_of_a_log_there_is_one_line(tmp_path: Path) -> None:
+    path, block = tmp_path / "log", 4096
+    path.write_bytes(b"a\n" * block + b"b" * block * 4 + b"c\n" * block)
+    fd = os.open(path, os.O_RDWR)
+    try:
+        if not trim._punch(fd, 2 * block, 4 * block):
+            pytest.skip("this file system has no holes")
+    finally:
+        os.close(fd)
+    note = b"\n... %d bytes were trimmed here ...\n" % (4 * block)
+    assert b"".join(logfile.tail(path, None)) == b"a\n" * block + note + b"c\n" * block
+    assert b"".join(logfile.tail(path, 2)) == b"c\nc\n"
