@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_ctl.errors import Failed
-from engine_ctl.operations.opening import opener
+from engine_ctl.operations.opening import UNANSWERED, opener, refusal
 
 CONTROL_S = 300.0
 LOOK_S = 10.0
@@ -47,16 +47,21 @@ class Control:
 
     def adapters(self) -> tuple[Loaded, ...]:
         """What /v1/models lists beside the model itself."""
-        cards = self._ask("GET", "/v1/models", timeout_s=LOOK_S)["data"]
-        return tuple(
-            Loaded(card["id"], card.get("root")) for card in cards if card.get("parent") is not None
-        )
+        answer = self._ask("GET", "/v1/models", timeout_s=LOOK_S)
+        try:
+            return tuple(
+                Loaded(str(card["id"]), card.get("root"))
+                for card in answer["data"]
+                if card.get("parent") is not None
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise Failed("the engine answered /v1/models without a list of models") from None
 
     def reset_prefix_cache(self) -> bool:
         """False when blocks are still held (by running requests): try again."""
         answer = self._ask("POST", "/reset_prefix_cache")
         # Versions before the answer had a body return nothing on success.
-        return answer is None or bool(answer.get("success", True))
+        return bool(answer.get("success", True)) if isinstance(answer, dict) else True
 
     def sleep(self, level: int) -> None:
         self._ask("POST", f"/sleep?level={level}")
@@ -70,7 +75,10 @@ class Control:
         self._ask("POST", "/collective_rpc", {"method": "reload_weights"})
 
     def is_sleeping(self) -> bool:
-        return bool(self._ask("GET", "/is_sleeping", timeout_s=LOOK_S)["is_sleeping"])
+        answer = self._ask("GET", "/is_sleeping", timeout_s=LOOK_S)
+        if not isinstance(answer, dict) or "is_sleeping" not in answer:
+            raise Failed("the engine answered /is_sleeping without saying whether it sleeps")
+        return bool(answer["is_sleeping"])
 
     def _ask(self, method: str, path: str, body: Any = None, timeout_s: float = CONTROL_S) -> Any:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -83,11 +91,11 @@ class Control:
             with self._opener.open(request, timeout=timeout_s) as reply:
                 return _decode(reply.read())
         except urllib.error.HTTPError as error:
-            words = _words(error.read(10_000))
+            words = _words(refusal(error, 10_000))
             if error.code == 404 and words in ("Not Found", ""):
                 raise RouteMissing(f"the engine has no {path.partition('?')[0]}") from None
             raise Failed(f"the engine answered {error.code}: {words}") from None
-        except (OSError, ValueError, KeyError) as error:
+        except UNANSWERED as error:
             raise Failed(f"the engine did not answer {path}: {error}") from None
 
 
@@ -103,7 +111,7 @@ def _words(data: bytes) -> str:
     """The message of an error, in whichever shape the server put it."""
     try:
         answer = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return data.decode(errors="replace").strip()[:300]
     if isinstance(answer, dict):
         inner = answer.get("error", answer)

@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 from engine_ctl.errors import Failed
-from engine_ctl.operations.opening import opener
+from engine_ctl.operations.opening import UNANSWERED, opener, refusal
 from engine_ctl.operations.planning import Endpoint
 from engine_ctl.state.records import RunSpec
 
@@ -78,7 +78,7 @@ def _exchange(url: str, data: bytes | None, timeout_s: float, api_key: str | Non
             answer = reply.read()
             return json.loads(answer) if answer.strip() else None
     except urllib.error.HTTPError as error:
-        text = error.read(2000).decode(errors="replace")
+        text = refusal(error, 2000).decode(errors="replace")
         raise Answered(url, error.code, text) from None
-    except (OSError, ValueError) as error:
+    except UNANSWERED as error:
         raise Failed(f"{url} did not answer: {error}") from None

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import http.client
 import socket
+import urllib.error
 import urllib.request
 from functools import partial
 
 from engine_ctl import tls
+
+# What opening a request, reading its answer and decoding that raise where there is no answer, or
+# one that is cut off or no HTTP.
+UNANSWERED = (OSError, http.client.HTTPException, ValueError, RecursionError)
 
 
 def opener(base: str) -> urllib.request.OpenerDirector:
@@ -21,6 +26,14 @@ def opener(base: str) -> urllib.request.OpenerDirector:
     elif "unix:" in base:
         handlers.append(_UnixHandler())
     return urllib.request.build_opener(*handlers)
+
+
+def refusal(error: urllib.error.HTTPError, most: int) -> bytes:
+    """The first `most` bytes that the server gave as its reason, where they can be read."""
+    try:
+        return error.read(most)
+    except UNANSWERED:
+        return b""
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
+import socketserver
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +28,7 @@ from engine_ctl.live.requirements import (
     refusals,
 )
 from engine_ctl.model import Kind
+from engine_ctl.operations import completion
 from engine_ctl.state.records import RunSpec
 from profiles.model import EnvRef, Preload, Profile, Stop
 
@@ -253,3 +256,53 @@ def test_a_missing_route_is_told_from_a_refusal(routes: tuple[Control, type[Rout
     assert not isinstance(error.value, RouteMissing)
     with pytest.raises(Failed, match="did not answer"):
         Control("http://127.0.0.1:1").unload("a")
+
+
+def _length(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ncut off",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 500 X\r\nContent-Length: 9000\r\n\r\n" + b"[" * 9000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n",
+        *map(_length, (b"\xff\xfe", b"[" * 100_000, b"null", b"NaN", b"5", b"[]", b"{}")),
+        *map(_length, (b'{"data": null}', b'{"data": [null]}', b'{"data": {"a": 1}}')),
+        *map(_length, (b'{"choices": [null]}', b'{"choices": [{"text": ""}], "usage": null}')),
+    ],
+    ids=lambda answer: repr(answer[:60]),
+)
+def test_an_answer_that_is_cut_off_or_none_is_one_line(answer: bytes) -> None:
+    class Raw(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(answer)
+
+    server = socketserver.TCPServer(("127.0.0.1", 0), Raw)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # who hung up early
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    control = Control(url)
+    try:
+        for ask in (
+            control.adapters,
+            control.is_sleeping,
+            lambda: completion.models(url, 60.0),
+            lambda: completion.ask(url, "m", "1", timeout_s=60.0),
+        ):
+            with pytest.raises(Failed):
+                ask()
+        with contextlib.suppress(Failed):
+            control.reset_prefix_cache()  # an older one answers with nothing
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
