@@ -105,16 +105,6 @@ class View:
         value = self.env.get(name)
         return None if isinstance(value, EnvRef) else value
 
-    @cached_property
-    def parallel(self) -> int:
-        """GPUs that the engine asks for: tensor x pipeline x data parallel."""
-        names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-        sizes = (int(self.number(name, 1)) for name in names)
-        product = 1
-        for size in sizes:
-            product *= max(size, 1)
-        return product
-
 
 When = Callable[[View], Iterator[Hit]]
 
@@ -322,6 +312,7 @@ def table() -> tuple[Rule, ...]:
     import profiles.rules_exposure as rules_exposure
     import profiles.rules_gone as rules_gone
     import profiles.rules_hardware as rules_hardware
+    import profiles.rules_parallel as rules_parallel
 
     return (
         *rules_arguments.RULES,
@@ -331,6 +322,7 @@ def table() -> tuple[Rule, ...]:
         *rules_0_32.RULES,
         *rules_environment.RULES,
         *rules_combinations.RULES,
+        *rules_parallel.RULES,
         *rules_exposure.RULES,
         *rules_hardware.RULES,
     )

@@ -22,7 +22,7 @@ from profiles.rules import (
     value_of,
     variable,
 )
-from profiles.rules_shared import MULTIMODAL, TOOLS, changed, removed, removed_keys
+from profiles.rules_shared import MULTIMODAL, TOOLS, changed, first, removed, removed_keys
 
 
 def _low_logprobs(view: View) -> Iterator[Hit]:
@@ -38,6 +38,12 @@ def _parallel_above(name: str) -> When:
     return when
 
 
+def _gguf_model(view: View) -> Iterator[Hit]:
+    """A file, or a repository with the kind of quantization after a colon, as GGUF is named."""
+    if re.search(r"\.gguf$|[^/]:(?:UD-)?I?Q\d\w*$", view.profile.model, re.IGNORECASE):
+        yield "model", view.profile.model
+
+
 def _sparse_model(view: View) -> Iterator[Hit]:
     if re.search(r"deepseek[-_]?v(3\.2|4)|glm[-_]?5", view.profile.model, re.IGNORECASE):
         yield "model", view.profile.model
@@ -48,7 +54,9 @@ RULES = (
         id="gguf-left-core",
         severity=FAIL,
         since="0.24",
-        when=either(value_of("quantization", "gguf"), value_of("load_format", "gguf")),
+        when=first(
+            either(value_of("quantization", "gguf"), value_of("load_format", "gguf"), _gguf_model)
+        ),
         what="GGUF moved out of vLLM into a plugin package",
         effect="the start fails: unknown quantization method",
         instead="install the plugin, or use a safetensors checkpoint",

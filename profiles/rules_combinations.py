@@ -99,20 +99,6 @@ def _odd_seqs(view: View) -> Iterator[Hit]:
         yield "args.max_num_seqs", str(view.args["max_num_seqs"])
 
 
-def _idle_gpus(view: View) -> Iterator[Hit]:
-    gpus = len(view.profile.gpus)
-    if gpus >= 2 and view.parallel == 1:
-        yield "gpus", str(gpus)
-
-
-def _too_few_gpus(view: View) -> Iterator[Hit]:
-    gpus = len(view.profile.gpus) or view.facts.gpu_count
-    several = view.number("nnodes", 1) > 1 or view.given("data_parallel_size_local")
-    ray = view.args.get("distributed_executor_backend") == "ray"
-    if gpus and view.parallel > gpus and not several and not ray and view.facts.platform != "cpu":
-        yield "gpus", f"{view.parallel} ranks on {gpus} GPU{'s' if gpus > 1 else ''}"
-
-
 def _dbo_runner(view: View) -> Iterator[Hit]:
     if view.args.get("enable_dbo") is True and "VLLM_USE_V2_MODEL_RUNNER" not in view.env:
         yield "args.enable_dbo", "true"
@@ -148,6 +134,24 @@ def _whitespace_backend(view: View) -> Iterator[Hit]:
     backend = str(config.get("backend", "auto"))
     if config.get("disable_any_whitespace") is True and backend not in ("xgrammar", "guidance"):
         yield "args.structured_outputs_config.disable_any_whitespace", backend
+
+
+def _tools_without_parser(view: View) -> Iterator[Hit]:
+    if view.args.get("enable_auto_tool_choice") is True and not view.given("tool_call_parser"):
+        yield "args.enable_auto_tool_choice", "true"
+
+
+def _parser_without_tools(view: View) -> Iterator[Hit]:
+    if view.given("tool_call_parser") and view.args.get("enable_auto_tool_choice") is not True:
+        yield "args.tool_call_parser", str(view.args["tool_call_parser"])
+
+
+def _moving_segments(view: View) -> Iterator[Hit]:
+    connector = view.config("kv_transfer_config").get("kv_connector")
+    pooled = any(view.args.get(n) is True for n in ("enable_sleep_mode", "enable_cumem_allocator"))
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    if connector and not pooled and "expandable_segments:True" in (view.env_text(name) or ""):
+        yield f"env.{name}", str(connector)
 
 
 _IPC = "vllm/model_executor/model_loader/weight_cache"
@@ -263,24 +267,6 @@ RULES = (
         source="vllm/config/vllm.py",
     ),
     Rule(
-        id="idle-gpus",
-        severity=NOTE,
-        when=_idle_gpus,
-        what="{detail} GPUs, but no parallelism",
-        effect="only one of them is used",
-        instead="tensor_parallel_size (or data_parallel_size), or one GPU",
-        source="vllm/config/parallel.py",
-    ),
-    Rule(
-        id="too-few-gpus",
-        severity=FAIL,
-        when=_too_few_gpus,
-        what="{detail}",
-        effect="the start fails: world size larger than the number of GPUs",
-        instead="smaller tensor, pipeline or data parallel sizes, or more gpus",
-        source="vllm/config/parallel.py",
-    ),
-    Rule(
         id="dbo-model-runner",
         severity=NOTE,
         since="0.33",
@@ -337,5 +323,33 @@ RULES = (
         effect="the argument parser stops (exit code 2)",
         instead="backend: xgrammar",
         source="vllm/config/structured_outputs.py",
+    ),
+    Rule(
+        id="tools-without-parser",
+        severity=FAIL,
+        when=_tools_without_parser,
+        what="automatic tool choice needs to know how this model writes tool calls",
+        effect="the start fails",
+        instead="tool_call_parser: hermes, llama3_json, …, by the model's format",
+        source="vllm/entrypoints/common/cli_args.py",
+    ),
+    Rule(
+        id="parser-without-tools",
+        severity=NOTE,
+        when=_parser_without_tools,
+        what="the tool parser {detail} is not used by itself",
+        effect="tool calls that the model chooses stay in the answer as text",
+        instead="enable_auto_tool_choice: true",
+        source="vllm/parser/parser_manager.py",
+    ),
+    Rule(
+        id="connector-moving-segments",
+        severity=FAIL,
+        since="0.32",
+        when=_moving_segments,
+        what="memory that {detail} has pinned may move with expandable_segments:True",
+        effect="the start fails",
+        instead="leave PYTORCH_CUDA_ALLOC_CONF out, or enable_cumem_allocator: true",
+        source="vllm/config/vllm.py",
     ),
 )

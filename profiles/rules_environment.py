@@ -158,6 +158,24 @@ _REMOVED: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
     ),
     ("env-use-v1", ("VLLM_USE_V1",), None, "leave it out; there is only V1"),
     ("env-attention-backend", ("VLLM_ATTENTION_BACKEND",), None, "attention_backend"),
+    ("env-all2all-backend", ("VLLM_ALL2ALL_BACKEND",), None, "all2all_backend"),
+    (
+        "env-torch-profiler",
+        ("VLLM_TORCH_PROFILER_*",),
+        None,
+        "profiler_config: {profiler: torch, torch_profiler_dir: …}",
+    ),
+    (
+        "env-attention-choices",
+        (
+            "VLLM_FLASH_ATTN_VERSION",
+            "VLLM_USE_TRTLLM_ATTENTION",
+            "VLLM_USE_CUDNN_PREFILL",
+            "VLLM_DISABLE_FLASHINFER_PREFILL",
+        ),
+        None,
+        "attention_config: {flash_attn_version: …, …}",
+    ),
 )
 _NAMED = tuple(pattern for _, names, _, _ in _REMOVED for pattern in names)
 

@@ -57,6 +57,8 @@ def upgrade(since: str, case: Case) -> tuple[Case, Case]:
 
 
 IPC = {"load_format": "ipc_cache"}
+NIXL = {"kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_both"}}
+MOVING = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 MM = {"limit_mm_per_prompt": {"image": 1}}
 PP = {"pipeline_parallel_size": 2}
 HISPARSE = {"kv_transfer_config": {"kv_connector": "HiSparseConnector"}}
@@ -378,6 +380,67 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case({"tensor_parallel_size": 4}, fields={"gpus": (0, 1)}),
         Case({"tensor_parallel_size": 4, "nnodes": 2}, fields={"gpus": (0, 1)}),
     ),
+    "headless-servers": (
+        Case({"headless": True, "api_server_count": 2}),
+        Case({"headless": True, "api_server_count": 0}),
+    ),
+    "hybrid-without-local": (
+        Case({"data_parallel_hybrid_lb": True, "data_parallel_size": 4}),
+        Case({"data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}),
+    ),
+    "several-balancers": (
+        Case({"data_parallel_rank": 1, "data_parallel_hybrid_lb": True}),
+        arg("data_parallel_rank", 1),
+    ),
+    "external-rank-local": (
+        Case({"data_parallel_rank": 1, "data_parallel_size_local": 2}),
+        Case({"data_parallel_rank": 1, "data_parallel_size_local": 1}),
+    ),
+    "replicas-elsewhere": (
+        Case({"data_parallel_size": 4, "data_parallel_size_local": 2}),
+        Case(
+            {
+                "data_parallel_size": 4,
+                "data_parallel_size_local": 2,
+                "data_parallel_address": "10.0.0.1",
+            }
+        ),
+    ),
+    "tools-without-parser": (
+        arg("enable_auto_tool_choice", True),
+        Case({"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}),
+    ),
+    "parser-without-tools": (
+        arg("tool_call_parser", "hermes"),
+        Case({"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}),
+    ),
+    "connector-moving-segments": (
+        Case(NIXL, MOVING),
+        Case({**NIXL, "enable_sleep_mode": True}, MOVING),
+    ),
+    "gone-speculative-arguments": (arg("speculative_model"), arg("speculative_config", {})),
+    "gone-mm-preprocessor-cache": (
+        arg("disable_mm_preprocessor_cache", True),
+        arg("mm_processor_cache_gb", 0),
+    ),
+    "gone-mm-encoder-parallel": (
+        arg("enable_multimodal_encoder_data_parallel", True),
+        arg("mm_encoder_tp_mode", "data"),
+    ),
+    "gone-pooler-config": (arg("override_pooler_config", {}), arg("pooler_config", {})),
+    "gone-ray-switches": (
+        arg("worker_use_ray", True),
+        arg("distributed_executor_backend", "ray"),
+    ),
+    "gone-eplb-arguments": (arg("num_redundant_experts", 32), arg("eplb_config", {})),
+    "gone-full-cuda-graph": (arg("full_cuda_graph", True), arg("compilation_config", {})),
+    "gone-of-v0": (arg("preemption_mode", "swap"), arg("max_num_seqs", 8)),
+    "env-all2all-backend": (
+        env("VLLM_ALL2ALL_BACKEND", "pplx"),
+        arg("all2all_backend", "deepep_low_latency"),
+    ),
+    "env-torch-profiler": (env("VLLM_TORCH_PROFILER_DIR", "/t"), arg("profiler_config", {})),
+    "env-attention-choices": (env("VLLM_FLASH_ATTN_VERSION", "2"), arg("attention_config", {})),
     "gpus-twice": (
         Case(env={"CUDA_VISIBLE_DEVICES": "1"}, fields={"gpus": (0,)}),
         Case(env={"CUDA_VISIBLE_DEVICES": "1"}),
@@ -432,6 +495,42 @@ def test_a_low_share_says_nothing_where_the_cache_has_a_size_of_its_own() -> Non
     low = {"gpu_memory_utilization": 0.25, **IPC}
     assert "utilisation-low" in Case(low).rules()
     assert "utilisation-low" not in Case({**low, "kv_cache_memory_bytes": "1G"}).rules()
+
+
+@pytest.mark.parametrize(
+    ("args", "gpus", "few"),
+    [
+        ({"data_parallel_size": 8, "data_parallel_rank": 3}, 1, False),
+        ({"data_parallel_size": 8, "data_parallel_rank": 3, "tensor_parallel_size": 2}, 1, True),
+        ({"data_parallel_size": 16, "data_parallel_size_local": 4}, 4, False),
+        ({"data_parallel_size": 16, "data_parallel_size_local": 8}, 4, True),
+        ({"data_parallel_size": 16, "nnodes": 2, "tensor_parallel_size": 1}, 8, False),
+        ({"data_parallel_size": 4, "tensor_parallel_size": 2}, 4, True),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 8, False),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 4, True),
+        ({"data_parallel_size": 16, "data_parallel_backend": "ray"}, 8, False),
+    ],
+)
+def test_ranks_are_counted_as_this_machine_has_them(
+    args: dict[str, Any], gpus: int, few: bool
+) -> None:
+    found = Case(args, fields={"gpus": tuple(range(gpus))}).rules()
+    assert ("too-few-gpus" in found) is few
+
+
+@pytest.mark.parametrize(
+    ("model", "gguf"),
+    [
+        ("/models/chat.Q4_K_M.gguf", True),
+        ("org/chat-GGUF:Q4_K_M", True),
+        ("org/chat-GGUF:IQ3_XS", True),
+        ("org/chat-GGUF:UD-Q4_K_XL", True),
+        ("org/chat:latest", False),
+        ("org/Q8_0", False),
+    ],
+)
+def test_a_model_that_is_gguf_by_its_name_has_left_the_core(model: str, gguf: bool) -> None:
+    assert ("gguf-left-core" in own(model=model).rules()) is gguf
 
 
 def test_no_case_is_of_a_rule_that_is_gone() -> None:
