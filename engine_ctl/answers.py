@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class LastStart:
+    """How a unit's last start went: `run` None before the first. `outcome` is ready or what its
+    life is (running, failed, …), `category` and `hint` of its failure, of its weights' first
+    reason, or of the swap that was taken back; both "" when nothing was wrong."""
+
+    unit: str
+    run: str | None = None
+    outcome: str | None = None
+    verdict: Verdict | None = None
+    category: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StartRecord:
     """One start of one run, for the waterfall. `started` is wall-clock seconds; `ready_s` is the
     time from spawn to serving (None: never ready, or not yet)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from console.commands.output import (
     examples,
     json_option,
     limit_option,
+    looked_at,
     plain,
     table,
 )
@@ -25,6 +26,7 @@ from console.view.numbers import wall
 from engine_ctl.errors import Usage
 
 if TYPE_CHECKING:
+    from engine_ctl.answers import LastStart
     from engine_ctl.model import Event
 
 
@@ -90,15 +92,17 @@ def _span(seconds: float | None) -> str:
 
 
 @click.command()
-@click.argument("unit", shell_complete=completing.unit)
+@looked_at
 @limit_option()
 @json_option
-def runs(unit: str, limit: int | None, as_json: bool) -> None:
+def runs(unit: str | None, limit: int | None, as_json: bool) -> None:
     """The history of a unit's runs, newest first."""
     from engine_ctl.operations.context import Context
     from engine_ctl.operations.listing import runs as look
+    from engine_ctl.operations.runs import only_unit
 
-    found = look(Context(), unit, limit)
+    ctx = Context()
+    found = look(ctx, unit or only_unit(ctx), limit)
     if as_json:
         emit_json(found)
         return
@@ -133,18 +137,21 @@ def until_interrupted() -> Iterator[None]:
 
 
 @click.command(epilog=examples("stoker logs chat-8b -f", "stoker logs chat-8b --run 3 -n 100"))
-@click.argument("unit", shell_complete=completing.unit)
+@looked_at
 @click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
 @click.option("--run", "reference", help="A run's number or id (default: the current one).")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
 @json_option
-def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_json: bool) -> None:
+def logs(
+    unit: str | None, follow: bool, reference: str | None, lines: int | None, as_json: bool
+) -> None:
     """A unit's log."""
     from engine_ctl.operations import logfile
     from engine_ctl.operations.context import Context
-    from engine_ctl.operations.runs import run_of
+    from engine_ctl.operations.runs import only_unit, run_of
 
-    run = run_of(Context(), unit, reference)
+    ctx = Context()
+    run = run_of(ctx, unit or only_unit(ctx, reference), reference)
     if as_json:
         if follow:
             raise Usage("--json prints one document; leave --follow out")
@@ -162,7 +169,7 @@ def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_j
         "stoker why chat-8b", "stoker why chat-8b --bundle .", "stoker why --log some/other.log"
     )
 )
-@click.argument("unit", required=False, shell_complete=completing.unit)
+@looked_at
 @click.option("--run", "reference", help="A run's number or id (default: the newest that failed).")
 @click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Write a redacted .tar.gz.")
@@ -170,12 +177,14 @@ def logs(unit: str, follow: bool, reference: str | None, lines: int | None, as_j
 def why(
     unit: str | None, reference: str | None, file: Path | None, bundle: Path | None, as_json: bool
 ) -> int:
-    """Why a run failed or fell back: the cause, the line, and the knob to turn."""
+    """Why a run failed or fell back: the cause, the line, and the knob to turn.
+
+    Without UNIT: the only one, or of several how the last start of each went."""
     from engine_ctl.operations import explain
     from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import engine_units, only_unit
 
-    if (unit is None) == (file is None):
-        raise Usage("name a unit, or a file with --log")
+    _refuse_both(unit, file)
     if file is not None:
         found = explain.why_file(file)
         if as_json:
@@ -185,8 +194,11 @@ def why(
         else:
             print(f"{found['category']}: {found['hint']}\n  {found['line']}")
         return 0
-    assert unit is not None
     ctx = Context()
+    if unit is None:
+        if reference is None and bundle is None and len(engine_units(ctx)) > 1:
+            return _last_starts(explain.last_starts(ctx), as_json)
+        unit = only_unit(ctx, reference)
     card = explain.why(ctx, unit, reference)
     # What the current run says comes before the failure of one before it.
     reasons = explain.fell_back(ctx, unit, reference, card)
@@ -252,8 +264,32 @@ def why(
     return 0
 
 
+def _last_starts(found: Sequence[LastStart], as_json: bool) -> int:
+    if as_json:
+        emit_json({"units": found})
+        return 0
+    rows = [
+        (
+            start.unit,
+            start.run or "–",
+            start.outcome or "–",
+            start.verdict or "–",
+            ": ".join(filter(None, (start.category, start.hint))) or "–",
+        )
+        for start in found
+    ]
+    print(table(rows, ("unit", "run", "now", "weights", "why")))
+    print("all of one: stoker why UNIT")
+    return 0
+
+
+def _refuse_both(unit: str | None, file: Path | None) -> None:
+    if unit is not None and file is not None:
+        raise Usage("name a unit, or a file with --log")
+
+
 @click.command()
-@click.argument("unit", required=False, shell_complete=completing.unit)
+@looked_at
 @click.option("--run", "reference", help="A run's number or id (default: the current one).")
 @click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
 @json_option
@@ -261,16 +297,15 @@ def phases(unit: str | None, reference: str | None, file: Path | None, as_json: 
     """Where the seconds of a start went."""
     from engine_ctl.operations import explain
     from engine_ctl.operations.context import Context
-    from engine_ctl.operations.runs import run_of
+    from engine_ctl.operations.runs import only_unit, run_of
 
-    if (unit is None) == (file is None):
-        raise Usage("name a unit, or a file with --log")
+    _refuse_both(unit, file)
     if file is not None:
         marks = explain.phases_file(file)
         head: dict[str, Any] = {"log": str(file)}
     else:
-        assert unit is not None
-        run = run_of(Context(), unit, reference)
+        ctx = Context()
+        run = run_of(ctx, unit or only_unit(ctx, reference), reference)
         known = explain.facts_of(run)
         marks = list(known.phases)
         head = {"run": run.id, "start_s": known.start_s, "silent": known.silent}
@@ -287,15 +322,17 @@ def phases(unit: str | None, reference: str | None, file: Path | None, as_json: 
 
 
 @click.command()
-@click.argument("unit", shell_complete=completing.unit)
+@looked_at
 @limit_option(30)
 @json_option
-def starts(unit: str, limit: int, as_json: bool) -> None:
+def starts(unit: str | None, limit: int, as_json: bool) -> None:
     """Every start of a unit by phases, newest first, and what mapping saved against disk."""
     from engine_ctl.operations import explain
     from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import only_unit
 
     ctx = Context()
+    unit = unit or only_unit(ctx)
     ctx.store.load(unit)
     found = explain.starts(ctx, unit, limit)
     if as_json:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from console.commands import completing
 from engine_ctl.errors import Usage
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 json_option: Callable[[F], F] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document."
 )
+# A command that only looks may be asked without a unit; one that changes anything names it.
+looked_at: Callable[[F], F] = click.argument("unit", required=False, shell_complete=completing.unit)
 yes_option: Callable[[F], F] = click.option(
     "--yes", "-y", is_flag=True, help="Do not ask for confirmation."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.commands import completing
-from console.commands.output import emit_json, json_option, table
+from console.commands.output import emit_json, json_option, looked_at, table
 
 if TYPE_CHECKING:
     from engine_ctl.model import GpuView, Holder, Snapshot
@@ -138,15 +138,18 @@ def _cell(value: Any, form: str = "{}") -> str:
 
 
 @click.command()
-@click.argument("unit", shell_complete=completing.unit)
+@looked_at
 @click.option("--run", "reference", help="A run's number or id (default: the current one).")
 @json_option
-def kernels(unit: str, reference: str | None, as_json: bool) -> None:
+def kernels(unit: str | None, reference: str | None, as_json: bool) -> None:
     """What runs underneath an engine, and where it fell to a slower path."""
     from engine_ctl.operations import explain
     from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import only_unit
 
-    found = explain.kernels(Context(), unit, reference)
+    ctx = Context()
+    unit = unit or only_unit(ctx, reference)
+    found = explain.kernels(ctx, unit, reference)
     if as_json:
         emit_json({"unit": unit, "kernels": found})
         return

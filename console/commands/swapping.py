@@ -6,24 +6,26 @@ import click
 
 from console.commands import completing
 from console.commands.lifecycle import say
-from console.commands.output import emit_json, examples, json_option, yes_option
+from console.commands.output import emit_json, examples, json_option, looked_at, yes_option
 from engine_ctl.errors import Usage
 
 
 @click.command(epilog=examples("stoker forecast chat-8b", "stoker forecast chat-8b throughput"))
-@click.argument("unit", shell_complete=completing.unit)
+@looked_at
 @click.argument("profile", required=False, shell_complete=completing.profile)
 @json_option
-def forecast(unit: str, profile: str | None, as_json: bool) -> int:
+def forecast(unit: str | None, profile: str | None, as_json: bool) -> int:
     """What a start or swap would meet: changes with costs, weights verdict, seconds, errors.
 
     Nothing is touched. Exit code 1: the start would be refused.
     """
     from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import only_unit
     from engine_ctl.swap.forecast import forecast as ask
     from engine_ctl.swap.forecast import text
 
-    found = ask(Context(), unit, profile)
+    ctx = Context()
+    found = ask(ctx, unit or only_unit(ctx), profile)
     if as_json:
         emit_json(found)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from engine_ctl import atomic
-from engine_ctl.answers import FailureCard, Fix, KernelChoice, StartRecord
+from engine_ctl.answers import FailureCard, Fix, KernelChoice, LastStart, StartRecord
 from engine_ctl.errors import Failed, NotFound, StokerError
 from engine_ctl.logs import timeline
 from engine_ctl.logs.classify import classify_file
@@ -20,7 +20,7 @@ from engine_ctl.operations import ports, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.fixes import fixes_for
 from engine_ctl.operations.leftovers import leftovers, words
-from engine_ctl.operations.runs import run_of
+from engine_ctl.operations.runs import engine_units, run_of
 from engine_ctl.state import aftermath
 from engine_ctl.state.expected import expected_memory
 from engine_ctl.state.store import Run
@@ -145,6 +145,32 @@ def went_back(ctx: Context, unit: str, card: FailureCard | None = None) -> str |
     if last.old_run != run.id or (card is not None and card.run == last.new_run):
         return None
     return f"the {last.what} to {last.profile.name} went back to {run.id}: {last.reason}"
+
+
+def last_starts(ctx: Context) -> tuple[LastStart, ...]:
+    """How the last start of every engine's unit went, in a line each."""
+    found = []
+    for unit in engine_units(ctx):
+        try:
+            run = ctx.store.current(unit)
+            found.append(LastStart(unit) if run is None else _last_start(ctx, unit, run))
+        except StokerError as error:
+            found.append(LastStart(unit, hint=str(error)))
+    return tuple(found)
+
+
+def _last_start(ctx: Context, unit: str, run: Run) -> LastStart:
+    life, known, card = look(run), facts_of(run), why(ctx, unit, run.id)
+    outcome = "ready" if life.ready and life.phase is None else life.life.value
+    told = LastStart(unit, run.id, outcome, known.verdict)
+    back = went_back(ctx, unit, card)
+    if card is not None:
+        cause = card.cause
+        category, hint = (cause.category, cause.hint) if cause else ("unknown", card.outcome)
+        return replace(told, category=category, hint=hint)
+    for reason in fell_back(ctx, unit, run.id):
+        return replace(told, category=reason.category, hint=reason.hint)
+    return told if back is None else replace(told, category="went_back", hint=back)
 
 
 # torch's own account of a GPU in an out-of-memory error, and vLLM's of one at its start.

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound, Usage
+from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import UnitRecord
@@ -37,6 +38,24 @@ def require_live(ctx: Context, unit: str) -> Run:
     if run is None:
         raise NotFound(f"unit {unit} is not running; start it with: stoker start {unit}")
     return run
+
+
+def engine_units(ctx: Context) -> list[str]:
+    """The names of all units that engines run in."""
+    return [record.unit for record in ctx.store.list_units().units if record.kind is Kind.ENGINE]
+
+
+def only_unit(ctx: Context, reference: str | None = None) -> str:
+    """The unit that a question which names none is about: that of a run's id, or the only engine's.
+    Raises NotFound, Usage (which there are)."""
+    if reference is not None and "/" in reference:
+        return reference.partition("/")[0]
+    units = engine_units(ctx)
+    if not units:
+        raise NotFound("no unit yet; try: stoker demo, or stoker start UNIT --profile NAME")
+    if len(units) > 1:
+        raise Usage(f"name a unit, there are several: {', '.join(units)}")
+    return units[0]
 
 
 def run_of(ctx: Context, unit: str, reference: str | None = None) -> Run:

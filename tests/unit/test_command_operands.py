@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from console.main import run
+from engine_ctl import atomic
 from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.listing import ps
 from engine_ctl.paths import Dirs
-from engine_ctl.state.records import RunSpec
+from engine_ctl.state.records import ExitRecord, RunSpec
 from profiles.lint import lint
 from profiles.model import Profile
 
@@ -143,3 +144,69 @@ def test_what_is_to_be_known_beside_the_phase_is_said(
         found["units"][0].update(phase="failed", note=note)
         assert run(["ps"]) == 0
         assert capsys.readouterr().out.partition("\n")[2].partition("\n")[2] == said
+
+
+LOOKS = ("why", "runs", "logs", "phases", "starts", "kernels")
+KILLED = (
+    "ValueError: Free memory on device cuda:0 (2.6/139.8 GiB) on startup is less than desired GPU "
+    "memory utilization (0.92, 128.6 GiB).\n"
+)
+
+
+def started(unit: str, log: str, **fields: object) -> None:
+    store = Context().store
+    store.create(unit, Kind.ENGINE)
+    made = store.new_run(RunSpec(unit=unit, kind=Kind.ENGINE, argv=["x"]))
+    store.set_current(made)
+    made.log.write_text(log)
+    atomic.write_record(made.dir / "exit.json", ExitRecord(ended=1.0, seconds=1.0, **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", [*LOOKS, "forecast"])
+def test_who_only_looks_need_not_name_the_only_unit(
+    command: str, dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command]) == 3
+    assert "no unit yet; try: stoker demo" in capsys.readouterr().err
+    started("a", KILLED, code=1)
+    Context().store.create("a-weights", Kind.PRELOAD)
+    named = run([command, "a"])
+    wanted = capsys.readouterr()
+    assert run([command]) == named
+    assert capsys.readouterr() == wanted
+
+
+@pytest.mark.parametrize("command", ["swap", "undo", "restart", "stop", "remove", "bench"])
+def test_who_changes_anything_names_it(command: str, dirs: Dirs) -> None:
+    started("a", KILLED, code=1)
+    assert run([command]) == 2
+
+
+def test_of_several_units_each_last_start_is_told(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started("a", KILLED, code=1)
+    started("b", "", requested=True, code=0)
+    Context().store.create("c", Kind.ENGINE)
+    assert run(["why"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["unit", "run", "now", "weights", "why"]
+    assert rows[0].startswith("a     a/1  failed") and ": " in rows[0]
+    assert rows[1].split() == ["b", "b/1", "exited", "–", "–"]
+    assert rows[2].split() == ["c", "–", "–", "–", "–"]
+    assert run(["why", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["units"]
+    assert [(each["unit"], each["run"]) for each in found] == [
+        ("a", "a/1"),
+        ("b", "b/1"),
+        ("c", None),
+    ]
+    assert (
+        found[0]["category"] not in ("", "unknown")
+        and found[0]["hint"]
+        and found[1]["category"] == ""
+    )
+    for command in LOOKS[1:]:
+        assert run([command]) == 2
+        assert "name a unit, there are several: a, b, c" in capsys.readouterr().err
+    assert run(["phases", "--run", "a/1"]) == 0

@@ -84,7 +84,7 @@ def test_what_asks_takes_yes() -> None:
         ("pss", 2),
         ("start", 2),
         ("ps --nonsense", 2),
-        ("phases", 2),
+        ("phases", 3),
         ("runtime add nonsense", 2),
         ("profile lint chat --target latest", 2),
         ("ps nothing", 3),
