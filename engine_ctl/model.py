@@ -152,7 +152,8 @@ class UnitView:
 
     `live` names each change that needs no restart ("lora load", "sleep", …) with what stands
     against it in a line, "" where nothing does; None where it is not known. `profile_problem`
-    says why the profile cannot be read now; `sweep` is the interrupted sweep whose point runs;
+    says why the profile cannot be read now; `url` is where clients find it, `unix:PATH` for a Unix
+    socket; `sweep` is the interrupted sweep whose point runs;
     `owed`: the restart policy's next start was lost with the shim that was to make it."""
 
     unit: str
@@ -185,6 +186,7 @@ class UnitView:
     live: dict[str, str] | None = None
     sweep: str = ""
     owed: bool = False
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def ps(units: tuple[str, ...], as_json: bool) -> None:
             u["profile"] + ("!" if u["profile_problem"] else "*" if u["drift"] else ""),
             u["phase"] or "–",
             u["verdict"] or "–",
-            _cell(u["port"]),
+            _cell(u["port"] or ("socket" if (u["url"] or "").startswith("unix:") else None)),
             _cell(u["running"]),
             _cell(u["waiting"]),
             _cell(u["kv_cache_usage"], "{:.0%}"),

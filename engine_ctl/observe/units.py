@@ -213,6 +213,7 @@ class UnitWatch:
             model=spec.served_name or spec.model,
             host=spec.client_host,
             port=spec.client_port,
+            url=spec.client_url,
             pid=who.leader.pid if who is not None and alive else None,
             gpus=tuple(gpu for gpu in spec.gpus if isinstance(gpu, int)),
             load=load,

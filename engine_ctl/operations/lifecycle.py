@@ -98,9 +98,10 @@ def endpoint_for(
     Raises Busy, naming the owner, when the port is taken by somebody else.
     """
     own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
-    if own.uds is not None:
+    if not own.addressed:
         refuse_if([fronts.front_problem(profile)])
-        ports.refuse_socket(own.uds)
+        if own.uds is not None:
+            ports.refuse_socket(own.uds)
         return own
     front = fronts.live(ctx.store, unit)
     held = front.spec().port if front is not None else None
@@ -331,13 +332,15 @@ def finish_start(ctx: Context, run: Run, wait: bool, tell: Tell) -> dict[str, An
         run = ready_run(ctx, run, tell)
     spec, ready = run.spec(), run.ready()
     if ready:
-        tell(f"{run.unit}: ready in {ready.seconds:.1f} s on {spec.client_url}")
+        where = f"on {spec.client_url}" if spec.answers else "(headless: it serves no API)"
+        tell(f"{run.unit}: ready in {ready.seconds:.1f} s {where}")
         _say_fallback(run, tell)
     return {
         "unit": run.unit,
         "run": run.id,
         "host": spec.client_host,
         "port": spec.client_port,
+        "url": spec.client_url,
         "ready": ready is not None,
         "start_s": ready.seconds if ready else None,
     }

@@ -56,6 +56,7 @@ def row(view: UnitView) -> dict[str, Any]:
         "model": view.model,
         "host": view.host,
         "port": view.port,
+        "url": view.url,
         "pid": view.pid,
         "gpus": list(view.gpus),
         "running": load.running if load else None,

@@ -21,7 +21,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `env` values are stored; `env_refs` are resolved by the shim at spawn, so that a secret is
     never written. `ready_url` is as `supervise.probe` takes it. Where there is a `ready_argv`,
-    that command must then end with status 0 as well; its last line says why it does not.
+    that command must then end with status 0 as well; its last line says why it does not. A run
+    that listens nowhere is ready when its log has one of the texts of `ready_log`.
     `ready_timeout_s` 0 means no limit. `attempt` counts starts of one series of automatic
     restarts, from 1; `standby` is the run id of the standby that forked it, `standby_socket` and
     `standby_identity` name the one that its shim asks first when it starts the run again;
@@ -60,6 +61,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[str] = msgspec.field(default_factory=list)
     ready_url: str | None = None
     ready_argv: list[str] = msgspec.field(default_factory=list)
+    ready_log: list[str] = msgspec.field(default_factory=list)
     ready_timeout_s: float = 1800.0
     restart: Restart = msgspec.field(default_factory=Restart)
     stop: Stop = msgspec.field(default_factory=Stop)
@@ -80,18 +82,29 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
     @property
+    def answers(self) -> bool:
+        """Whether it listens anywhere; a headless node of several does not."""
+        return self.uds is not None or self.port is not None
+
+    @property
     def client_place(self) -> str:
         """Where clients find it, in words: `HOST:PORT`, or `unix:PATH`."""
         if self.uds is not None:
             return f"unix:{self.uds}"
+        if not self.answers:
+            return "no address (headless)"
         host = self.client_host or ""
         return f"[{host}]:{self.client_port}" if ":" in host else f"{host}:{self.client_port}"
 
     @property
-    def client_url(self) -> str:
-        """`client_place` as a URL, where it can be one."""
+    def client_url(self) -> str | None:
+        """`client_place` as a URL, where it can be one; None for what listens nowhere."""
+        if self.uds is None and self.client_port is None:
+            return None
         place = self.client_place
-        return place if self.uds is not None else f"http{'s' * self.tls}://{place}"
+        if self.uds is not None or not self.answers:
+            return place
+        return f"http{'s' * self.tls}://{place}"
 
     @property
     def client_host(self) -> str | None:

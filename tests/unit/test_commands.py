@@ -145,6 +145,7 @@ def test_rows_of_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "model": str,
         "host": str,
         "port": int,
+        "url": str,
         "pid": int,
         "gpus": list,
         "running": int | float,
@@ -159,8 +160,9 @@ def test_rows_of_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(rows["chat"][key], kind), key
     assert {"verdict", "tokens_per_second"} <= set(rows["chat"])
     assert rows["chat"]["run"] == "chat/1" and rows["chat"]["start_s"] == 9.5
+    assert rows["chat"]["url"] == f"http://{rows['chat']['host']}:{rows['chat']['port']}"
     unknown = {k for k, v in rows["idle"].items() if v is None}
-    assert {"phase", "verdict", "port", "pid", "running", "kv_cache_usage", "run"} <= unknown
+    assert {"phase", "verdict", "port", "url", "pid", "running", "kv_cache_usage", "run"} <= unknown
 
 
 def test_rows_of_runs(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from engine_ctl.model import Phase
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.observe.units import endpoint_of as sampled_at
 from engine_ctl.operations import completion, lifecycle, ports, swapping
+from engine_ctl.operations.listing import ps
 from engine_ctl.supervise import stale
 from engine_ctl.supervise.stop import stop
 from engine_ctl.swap import proof
@@ -93,6 +94,8 @@ def test_an_engine_on_a_unix_socket(here: Serving) -> None:
     spec = run.spec()
     assert (spec.host, spec.port, spec.uds) == (None, None, path)
     assert spec.client_url == f"unix:{path}"
+    row = ps(here.ctx)["units"][0]
+    assert (row["host"], row["port"], row["url"]) == (None, None, f"unix:{path}")
     assert proof.prove(run).kind == "completion"
     assert completion.models(completion.base_url(spec), 100) == [str(here.model)]
     found = sampled_at(spec)
