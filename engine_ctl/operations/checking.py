@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine_ctl.operations.planning import DEFAULT_PORT, Endpoint, engine_spec
 from engine_ctl.standby import lifecycle as standbys
 from engine_ctl.standby.client import Check
 from engine_ctl.standby.lifecycle import Wanted
+from engine_ctl.supervise import exec_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +60,5 @@ def check(ctx: Context, name: str) -> Checked:
     endpoint = Endpoint(profile.host, profile.port or DEFAULT_PORT)
     spec = engine_spec("check", profile, runtime, ctx.schema_for(runtime), endpoint, ctx.by)
     answer = standbys.check(ctx.store, Wanted.of(runtime, spec), spec.argv)
-    return Checked(answer, runtime.version, files_problem(resolved.profile))
+    too_long = exec_limits.problem(spec.argv, {**os.environ, **spec.env})
+    return Checked(answer, runtime.version, files_problem(resolved.profile) or too_long)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from engine_ctl.standby.client import Check
 from engine_ctl.standby.lifecycle import Standing, Wanted
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run
+from engine_ctl.supervise import exec_limits
 from engine_ctl.supervise.launch import launch
 from engine_ctl.weights.records import keys_of
 from profiles.model import Profile
@@ -72,14 +74,17 @@ def prepare(
     """Plan a start: make a standby ready where the profile allows one, ask it about the arguments.
 
     Nothing that runs is touched. A check that cannot be made is no error: `check` is None then.
-    Raises Failed when the runtime has another vLLM than was recorded (not with `as_recorded`
-    False: going back takes what there is).
+    Raises Failed when the kernel would not execute it, and when the runtime has another vLLM than
+    was recorded (not with `as_recorded` False: going back takes what there is).
     """
     concrete = ctx.concrete(profile)
     spec = engine_spec(
         unit, concrete, runtime, ctx.schema_for(runtime), endpoint, ctx.by, predecessor, operation
     )
     wanted = Wanted.of(runtime, spec)
+    too_long = exec_limits.problem(spec.argv, {**os.environ, **spec.env})
+    if too_long:
+        raise Failed(f"profile {profile.name}: {too_long}")
     standing, why_not = None, "the profile says standby: false"
     if profile.standby:
         standing, why_not = _standing(ctx, wanted, tell)

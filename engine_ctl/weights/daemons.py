@@ -7,6 +7,7 @@ an environment and returns the standby's (or the one-shot probe's) answer to `ch
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from engine_ctl.model import Kind, Reason
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state import events
 from engine_ctl.state.store import Run, Store
+from engine_ctl.supervise import exec_limits
 from engine_ctl.supervise.launch import launch
 from engine_ctl.supervise.stop import Stopped
 from engine_ctl.supervise.stop import stop as end
@@ -76,6 +78,10 @@ def plan(
     Raises Failed with the first thing in the way: vLLM's own refusal of the arguments, one that
     the version would come to later, another daemon at one of the sockets, files that cannot be
     identified. Nothing is started or changed."""
+    run = spec.preload_spec(asked.unit, asked.profile, asked.runtime, asked.schema)
+    too_long = exec_limits.problem(run.argv, {**os.environ, **run.env})
+    if too_long:
+        raise Failed(f"{asked.unit}: {too_long}")
     arguments = preload_arguments(asked.profile, asked.schema)
     if asked.features is not None:
         found = refusals.refusals(
