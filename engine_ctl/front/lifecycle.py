@@ -65,6 +65,8 @@ def port_note(before: RunSpec | None, after: RunSpec) -> str:
     if after.uds is not None:
         same = before is not None and before.uds == after.uds
         return f"{after.client_place} is {'ours' if same else 'free'}"
+    if not after.answers:
+        return "it listens on no port: a headless node serves no API"
     port = after.client_port
     fronted = after.public_port is not None
     if before is None or before.client_port != port:

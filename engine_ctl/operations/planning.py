@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -18,7 +19,9 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import RunSpec
 from engine_ctl.weights.spec import device_environment
 from profiles.argv import argument_words, environment, expanded, serve_argv
+from profiles.compile_key import is_compiled
 from profiles.model import Profile, Stop, plain
+from profiles.rules import as_map
 from profiles.schema import ArgumentSchema
 
 CLI = ("-m", "vllm.entrypoints.cli.main")
@@ -33,7 +36,8 @@ UNSET = ["PYTHONDONTWRITEBYTECODE"]
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where an engine listens; with a front, and where clients go then. `uds`: the path of a Unix
-    socket, in place of host and port. `certificates`: clients must show one; Stoker has none."""
+    socket, in place of host and port. `certificates`: clients must show one; Stoker has none.
+    `headless`: a node that computes for another one and listens nowhere."""
 
     host: str
     port: int
@@ -42,6 +46,12 @@ class Endpoint:
     tls: bool = False
     certificates: bool = False
     uds: str | None = None
+    headless: bool = False
+
+    @property
+    def addressed(self) -> bool:
+        """Whether it has a host and a port at all."""
+        return self.uds is None and not self.headless
 
     @property
     def probe_host(self) -> str:
@@ -58,8 +68,10 @@ class Endpoint:
         return f"{scheme}://{host}:{self.port}"
 
     @property
-    def ready_url(self) -> str:
+    def ready_url(self) -> str | None:
         """What the shim asks: /health, or where that takes a certificate, a connection alone."""
+        if self.headless:
+            return None
         if not self.certificates:
             return f"{self.base_url}/health"
         place = self.base_url.partition("://")[2]
@@ -81,6 +93,7 @@ def endpoint_of(profile: Profile, host: str, port: int) -> Endpoint:
         tls=bool(given.get("ssl_certfile") or given.get("ssl_keyfile")),
         certificates=str(given.get("ssl_cert_reqs")) == CERT_REQUIRED,
         uds=str(uds) if uds else None,
+        headless=named.get("headless") is True,
     )
 
 
@@ -102,10 +115,11 @@ def engine_spec(
     operation: str = "",
 ) -> RunSpec:
     """The run of `vllm serve` for this profile."""
-    placed = msgspec.structs.replace(profile, host=endpoint.host, port=endpoint.port)
+    own = endpoint_of(profile, endpoint.host, endpoint.port)
+    port = None if own.headless else endpoint.port
+    placed = msgspec.structs.replace(profile, host=endpoint.host, port=port)
     arguments = [*serve_argv(placed, schema), *added_words(profile, runtime, schema)]
     _, references = environment(profile)
-    own = endpoint_of(profile, endpoint.host, endpoint.port)
     env = engine_environment(runtime, profile)
     return RunSpec(
         unit=unit,
@@ -123,21 +137,49 @@ def engine_spec(
         profile_path=profile.path,
         model=profile.model,
         served_name=profile.served_name[0] if profile.served_name else profile.model,
-        host=endpoint.host if own.uds is None else None,
-        port=endpoint.port if own.uds is None else None,
+        host=endpoint.host if own.addressed else None,
+        port=endpoint.port if own.addressed else None,
         tls=own.tls,
         uds=own.uds,
         public_host=endpoint.public_host,
         public_port=endpoint.public_port,
         gpus=list(profile.gpus),
         ready_url=own.ready_url,
-        ready_timeout_s=profile.ready_timeout_s,
+        ready_log=headless_texts(profile) if own.headless else [],
+        # How long a node waits for the others is not its own doing.
+        ready_timeout_s=0.0 if own.headless else profile.ready_timeout_s,
         restart=profile.restart,
         stop=_ladder(profile, schema),
         predecessor=predecessor,
         operation=operation,
         by=by,
     )
+
+
+def headless_texts(profile: Profile) -> list[str]:
+    """What the log of a headless node says last before the node is ready. One with engine cores
+    says that they are initialised; workers of another node's core have captured their graphs, or,
+    without any, have measured what is left for the KV cache."""
+    args = plain(profile.args)
+    texts = ["init engine (profile"]
+    if _number(args.get("nnodes")) > _number(args.get("data_parallel_size")):
+        captures = is_compiled(args) and not _without_graphs(args)
+        texts += (
+            ["Graph capturing finished"]
+            if captures
+            else ["Available KV cache memory", "Initial free memory"]
+        )
+    return texts
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 1
+
+
+def _without_graphs(args: Mapping[str, Any]) -> bool:
+    mode = as_map(args.get("compilation_config")).get("cudagraph_mode")
+    mode = args.get("compilation_config.cudagraph_mode", mode)
+    return mode is not None and str(mode).upper() in ("NONE", "0")
 
 
 def added_words(profile: Profile, runtime: Runtime, schema: ArgumentSchema | None) -> list[str]:

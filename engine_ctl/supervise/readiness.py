@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMAND_S = 20.0
 AGAIN_S = 1.0
 _SAID_BYTES = 4096
+_CHUNK_BYTES = 1 << 18
 
 
 class Readiness:
@@ -92,6 +93,43 @@ class Readiness:
         command = listener.command_of(pid)
         self.why = f"port {address[1]} is answered by pid {pid} ({command}), not by this run"
         return True
+
+
+class Said:
+    """Readiness of a run that listens nowhere, as the headless node of several: its log has one
+    of these texts. Read on from where the last look ended."""
+
+    strangers = False
+    why = ""
+
+    def __init__(self, path: str, texts: list[str]) -> None:
+        self._path = path
+        self._texts = [text.encode() for text in texts]
+        self._longest = max(map(len, self._texts))
+        self._at = 0
+        self._end = b""
+
+    def step(self, ended: dict[int, int]) -> bool:
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size < self._at:
+                    self._at = 0
+                file.seek(self._at)
+                while chunk := file.read(_CHUNK_BYTES):
+                    self._at += len(chunk)
+                    seen = self._end + chunk
+                    if any(text in seen for text in self._texts):
+                        return True
+                    self._end = seen[-self._longest :]
+        except OSError:
+            pass
+        return False
+
+    def waits_for(self) -> list[tuple[int, int]]:
+        return []
+
+    def close(self) -> None:
+        pass
 
 
 class Command:

@@ -12,7 +12,7 @@ import struct
 import time
 
 from engine_ctl.supervise import aftermath, disk, policy, procs, rpc_dir, stale, trim
-from engine_ctl.supervise.readiness import Readiness
+from engine_ctl.supervise.readiness import Readiness, Said
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
 from engine_ctl.supervise.tie import Tie
@@ -175,19 +175,14 @@ class Watcher:
             except OSError:
                 return
         tie = Tie(self.spec.get("tied_to"), poll)
-        url = self.spec.get("ready_url")
-        asks = None
-        if url and not self.ready:
-            try:
-                asks = Readiness(self.spec, self._members)
-            except ValueError as error:
-                disk.complain(str(error))
+        asks = self._asks()
+        settles = asks is None
         clock = _Clock(self.path("clock"), self.path("log"), self.began)
         slow_at = 0.0
         while not self._ended():
             now = time.monotonic()
             starting = asks is not None or (
-                not url and not self.ready and now - self.began < SETTLE_S
+                settles and not self.ready and now - self.began < SETTLE_S
             )
             if starting:
                 clock.sample()
@@ -220,6 +215,20 @@ class Watcher:
                 break
         if asks is not None:
             asks.close()
+
+    def _asks(self) -> Readiness | Said | None:
+        """How readiness will be known; None when it is, or cannot be."""
+        if self.ready:
+            return None
+        if self.spec.get("ready_log"):
+            return Said(self.path("log"), self.spec["ready_log"])
+        if not self.spec.get("ready_url"):
+            return None
+        try:
+            return Readiness(self.spec, self._members)
+        except ValueError as error:
+            disk.complain(str(error))
+            return None
 
     def _has_no_directory(self) -> bool:
         try:
@@ -277,7 +286,7 @@ class Watcher:
 
     # Ending
 
-    def _obey(self, now: float, asks: Readiness | None) -> None:
+    def _obey(self, now: float, asks: Readiness | Said | None) -> None:
         if self.asked_by_signal and not self._requested:
             self.request("a signal to the shim")
             self._climb(now, self.spec.get("stop") or {}, ask=True)

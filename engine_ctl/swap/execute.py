@@ -175,8 +175,8 @@ def swap_endpoint(ctx: Context, unit: str, profile: Profile, live: Run | None) -
     that clients find it; one that the running engine holds counts as free."""
     old = live.spec() if live is not None else None
     own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
-    if own.uds is not None:
-        if old is None or own.uds != old.uds:
+    if not own.addressed:
+        if old is None or own.uds != old.uds or own.headless:
             return endpoint_for(ctx, unit, profile)
         refuse_if([fronts.front_problem(profile)])
         return own
@@ -284,7 +284,8 @@ class _Swap:
             self.weighed = weigh(ctx, prepared)
         spec = prepared.spec
         fronts.settle(ctx, spec, profile, self.tell)
-        refuse_if([port_problem(spec.host or profile.host, spec.port or 0)])
+        if spec.port is not None:
+            refuse_if([port_problem(spec.host or profile.host, spec.port)])
         unit = ctx.store.load(self.unit)
         unit = msgspec.structs.replace(unit, profile=ctx.profiles.reference(profile))
         purpose = self.journal.record.what
@@ -322,7 +323,7 @@ class _Swap:
         found = proof.prove(run)
         self.journal.note(proof=found.kind)
         if found.kind is None:
-            text = f"{run.id} answers /health, and no more is proven: {found.why}"
+            text = f"{run.id} is ready, and no more is proven: {found.why}"
             self.tell(f"{self.unit}: {text}")
             self.ctx.event(self.unit, text, "warning")
 

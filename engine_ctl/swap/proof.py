@@ -42,6 +42,8 @@ def prove(run: Run, timeout_s: float = 60.0) -> Proof:
 
     Raises Failed when it does not answer, fails, or serves another model than its profile says."""
     spec = run.spec()
+    if not spec.answers:
+        return Proof(None, "a headless node serves no API")
     if spec.tls and not (spec.ready_url or "").startswith("http"):
         return Proof(None, "it asks for a certificate of its clients, and Stoker has none")
     url, name = completion.base_url(spec), spec.served_name or spec.model or ""

@@ -43,6 +43,10 @@ def main():
     while fault == "late":
         signal.pause()
     option = dict(zip(words, words[1:]))
+    if "--headless" in words:
+        print("init engine (profile, create kv cache, warmup model) took 1.00 s", flush=True)
+        while True:
+            signal.pause()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -20,12 +20,14 @@ from engine_ctl.observe.once import snapshot_once
 from engine_ctl.observe.units import endpoint_of as sampled_at
 from engine_ctl.operations import completion, lifecycle, ports, swapping
 from engine_ctl.operations.listing import ps
+from engine_ctl.operations.planning import headless_texts
 from engine_ctl.supervise import stale
 from engine_ctl.supervise.stop import stop
 from engine_ctl.swap import proof
 from engine_ctl.swap.journal import Outcome
 from engine_ctl.tune.operation import _target
 from engine_ctl.tune.settings import BenchSettings, bench_words
+from profiles.model import Profile
 from tests.standin.rig import until
 from tests.standin.serving import Serving
 
@@ -143,6 +145,45 @@ def test_an_engine_on_ipv6(here: Serving) -> None:
     assert proof.prove(run).kind == "completion"
     found = sampled_at(run.spec())
     assert found is not None and found.host == "::1"
+
+
+def test_a_headless_node_is_ready_by_its_log_and_listens_nowhere(here: Serving) -> None:
+    """One that was asked for /health was ended by its own shim after ready_timeout_s."""
+    with socket.create_server(("127.0.0.1", here.port)):  # the head, where one machine has both
+        run = started(here, headless=True)
+        spec = run.spec()
+        assert (spec.host, spec.port, spec.ready_timeout_s) == (None, None, 0.0)
+        assert "--port" not in spec.argv and spec.client_place == "no address (headless)"
+        row = ps(here.ctx)["units"][0]
+        assert (row["phase"], row["host"], row["port"]) == ("ready", None, None)
+        assert sampled_at(spec) is None
+        found = proof.prove(run)
+        assert found.kind is None and "headless" in found.why
+        done = swapping.swap_to(
+            here.ctx, "u", here.profile("q", 8, args={"max_num_seqs": 8, "headless": True}), print
+        )
+        assert done.outcome is Outcome.COMMITTED
+    # A node that serves from now on takes its profile's port.
+    done = swapping.swap_to(here.ctx, "u", here.profile("r", 2), print)
+    assert done.outcome is Outcome.COMMITTED and here.answers("u") == "2"
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ({"data_parallel_size": 16, "data_parallel_size_local": 8}, "init engine (profile"),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, "Graph capturing finished"),
+        ({"nnodes": 2, "enforce_eager": True}, "Available KV cache memory"),
+        (
+            {"nnodes": 2, "compilation_config": {"cudagraph_mode": "none"}},
+            "Available KV cache memory",
+        ),
+    ],
+)
+def test_what_a_headless_node_says_last(args: dict[str, Any], text: str) -> None:
+    texts = headless_texts(Profile(name="p", args={**args, "headless": True}))
+    assert text in texts
+    assert ("Graph capturing finished" in texts) is (text == "Graph capturing finished")
 
 
 def test_what_is_in_the_place_of_a_socket(tmp_path: Path) -> None:

@@ -59,6 +59,19 @@ def test_why_the_command_said_no_is_why_the_run_failed(rig: Rig, tmp_path: Path)
     assert rig.ended(run).error == "not ready within 2.5 s: x.sock: is silent"
 
 
+def test_a_run_without_an_address_is_ready_by_its_log(rig: Rig) -> None:
+    run = rig.prepare(ready_log=["never", "the last word"], ready_timeout_s=0.0)
+    run.log.write_text("x" * 300_000 + "the last")
+    launch(run)
+    until(lambda: run.identity(), "it runs")
+    assert run.ready() is None
+    with run.log.open("a") as log:
+        log.write(" word\n")
+    until(run.ready, "ready")
+    stop(run)
+    assert rig.ended(run).requested
+
+
 def test_a_command_that_hangs_holds_up_nothing_and_ends_with_the_run(
     rig: Rig, tmp_path: Path
 ) -> None:
