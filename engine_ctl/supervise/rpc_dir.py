@@ -1,10 +1,11 @@
-"""A directory of each run's own for the sockets between vLLM's processes, which leaves them there.
+"""What vLLM leaves in the temporary directory: sockets between its processes, and a file.
 
 vLLM binds `ipc://` sockets named by a UUID in VLLM_RPC_BASE_PATH (the temporary directory, where
 that is not set) and unlinks none of them, however it ends. So a run gets a short directory (a Unix
 socket has 107 bytes for its path); `runs/<n>/sockets` is a link to it, and says to whoever settles
 the run, when all of its processes are gone, what to remove. Not for Ray, which takes the variable
-to other machines.
+to other machines. The file, by which torch's processes find each other, is named in the log; what
+ranks on the CPU share in /dev/shm is named after it.
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 
-from engine_ctl.supervise import disk
+from engine_ctl.supervise import disk, segments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ _NAME = 1 + 36  # a slash and a UUID
 # Mooncake's store: lookup_rpc_port_<port>_host_<host>_dp_rank<n>
 _LOOKUP = 1 + len("lookup_rpc_port_65535_host__dp_rank9999")
 _KINDS = ("engine", "preload", "bench")
+_INIT = b"distributed_init_method=file://"
+_MEETING = "vllm_dist_"
+_BEGINNING = 1 << 20  # of the log: it is said before anything is loaded
 
 
 def provide(env: dict[str, str], spec: Mapping[str, Any], run_dir: str) -> dict[str, str]:
@@ -42,16 +46,21 @@ def provide(env: dict[str, str], spec: Mapping[str, Any], run_dir: str) -> dict[
 
 
 def remove(run_dir: str) -> bool:
-    """Take the run's directory away, of whose processes none is left. False where there is none,
+    """Take what the run's processes left, of which none is left. False where it has no directory,
     or one of its sockets is in use (this run directory is a copy of one that lives)."""
     link = f"{run_dir}/{LINK}"
     try:
         path = os.readlink(link)
     except OSError:
+        path = ""
+    if _is_ours(path) and _in_use(path):
+        return False
+    for meeting in _meetings(f"{run_dir}/log"):
+        disk.remove(meeting)
+        segments.remove_named(os.path.basename(meeting) + "-")
+    if not path:
         return False
     if _is_ours(path):
-        if _in_use(path):
-            return False
         for name in os.listdir(path):
             disk.remove(f"{path}/{name}")
         try:
@@ -116,6 +125,32 @@ def _make(run_dir: str, env: Mapping[str, str], longest: int) -> str | None:
             return None
         return path
     return None
+
+
+def _meetings(log: str) -> set[str]:
+    """Files that vLLM said it made for its processes to meet at, which are there and ours."""
+    try:
+        fd = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return set()
+    try:
+        said = os.pread(fd, _BEGINNING, 0).split(_INIT)[1:]
+    except OSError:  # no regular file
+        return set()
+    finally:
+        os.close(fd)
+    found = set()
+    for words in said:
+        path = os.fsdecode(words[:4096].split(maxsplit=1)[0]) if words.strip() else ""
+        name = os.path.basename(path)
+        try:
+            info = os.lstat(path)
+        except (OSError, ValueError):
+            continue
+        ours = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+        if ours and name.startswith(_MEETING):
+            found.add(path)
+    return found
 
 
 def _is_ours(path: str) -> bool:

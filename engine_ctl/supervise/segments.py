@@ -45,6 +45,16 @@ def remove_abandoned(noted: dict[str, int]) -> list[str]:
     return [path for path in left if _unlink(path)]
 
 
+def remove_named(beginning: str) -> None:
+    """Unlink those of ours whose name, which is nobody else's, begins so."""
+    try:
+        names = [name for name in os.listdir(SHM) if name.startswith(beginning)]
+    except OSError:
+        return
+    for name in names:
+        _unlink(SHM + name)
+
+
 def note(into: dict[str, int], pids: Iterable[int]) -> None:
     """Add what the processes map now."""
     for pid in pids:

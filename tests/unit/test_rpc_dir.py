@@ -37,6 +37,13 @@ if "--child" in sys.argv:
         other = bind("child")
         print("child", os.getpid(), flush=True)
         signal.pause()
+if "--meet" in sys.argv:
+    name = "vllm_dist_" + os.path.basename(os.environ["TMPDIR"])
+    path = f"{os.environ['TMPDIR']}/{name}"
+    for each in (path, f"/dev/shm/{name}-tp:0-cpushm_0"):
+        open(each, "w").close()
+    for named in (path, sys.argv[-1], "/nonexistent/vllm_dist_1"):
+        print(f"world_size=1 distributed_init_method=file://{named} backend=gloo", flush=True)
 print("bound", os.environ["VLLM_RPC_BASE_PATH"], flush=True)
 signal.pause()
 """
@@ -55,7 +62,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def started(rig: Rig, *options: str, **fields: Any) -> Run:
     run = rig.prepare(argv=[sys.executable, "-I", "-S", "-c", BINDS, *options], **fields)
     launch.launch(run)
-    until(lambda: says(run, "bound") and (not options or says(run, "child")), "it has bound")
+    child = "--child" in options
+    until(lambda: says(run, "bound") and (not child or says(run, "child")), "it has bound")
     return run
 
 
@@ -72,6 +80,16 @@ def test_a_stop_takes_the_sockets_away(rig: Rig, place: Path) -> None:
     assert list(directory.iterdir())
     stop(run)
     assert not any(place.iterdir()) and not (run.dir / rpc_dir.LINK).is_symlink()
+
+
+def test_the_file_where_processes_met_goes_too(rig: Rig, place: Path, tmp_path: Path) -> None:
+    other = tmp_path / "mine"
+    other.touch()
+    run = started(rig, "--meet", str(other))
+    shared = Path(f"/dev/shm/vllm_dist_{place.name}-tp:0-cpushm_0")
+    assert (place / f"vllm_dist_{place.name}").exists() and shared.exists()
+    stop(run)
+    assert not any(place.iterdir()) and not shared.exists() and other.exists()
 
 
 def test_each_start_of_the_restart_policy_has_its_own(rig: Rig, place: Path) -> None:
