@@ -25,6 +25,7 @@ from engine_ctl.operations.planning import (
     refuse_if,
 )
 from engine_ctl.operations.runs import is_live
+from engine_ctl.operations.side_ports import side_port_problem
 from engine_ctl.runtimes.store import Runtime, missing
 from engine_ctl.state.doing import doing
 from engine_ctl.state.records import UnitRecord
@@ -202,6 +203,7 @@ def launch_engine(
     runtime = usable_runtime(ctx, resolved)
     refuse_if([model_problem(profile), files_problem(profile), dev_mode_problem(profile)])
     endpoint = endpoint_for(ctx, record.unit, profile, avoid)
+    refuse_if([side_port_problem(ctx, profile)])
     if profile.preload is not None:
         from engine_ctl.operations.weights_ready import ensure_daemon
 

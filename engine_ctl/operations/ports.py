@@ -83,10 +83,10 @@ def owner(port: int) -> tuple[int, str] | None:
     if not pids:
         return None
     pid = next((pid for pid in pids if pid), 0)
-    return pid, _who(pid) if pid else "another user's process"
+    return pid, owner_words(pid) if pid else "another user's process"
 
 
-def _who(pid: int) -> str:
+def owner_words(pid: int) -> str:
     """The run that the process belongs to where a Stoker started it, else its command."""
     directory = procs.run_dir_of(pid)
     run = Path(directory or "")

@@ -37,6 +37,7 @@ from engine_ctl.operations.planning import (
     refuse_if,
 )
 from engine_ctl.operations.runs import is_live
+from engine_ctl.operations.side_ports import side_port_problem
 from engine_ctl.operations.weights_ready import ensure_daemon
 from engine_ctl.runtimes.store import Runtime, choose, missing
 from engine_ctl.state.doing import doing
@@ -95,6 +96,7 @@ def swap(
             if done is not None:
                 return done
         endpoint = swap_endpoint(ctx, unit, profile, live)
+        refuse_if([side_port_problem(ctx, profile, live)])
         prepared = prepare(
             ctx, unit, profile, runtime, endpoint, current.id if current else None, tell
         )

@@ -15,6 +15,7 @@ from engine_ctl.operations.lifecycle import usable_runtime
 from engine_ctl.operations.local_files import files_problem
 from engine_ctl.operations.planning import Endpoint, model_problem
 from engine_ctl.operations.runs import is_live
+from engine_ctl.operations.side_ports import side_port_problem
 from engine_ctl.operations.weights_ready import DaemonAhead, Way, daemon_ahead, keys_ahead
 from engine_ctl.state.store import Run
 from engine_ctl.swap import levers, past
@@ -55,6 +56,8 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     checks = (model_problem, files_problem, dev_mode_problem)
     problems = (check(resolved.profile) for check in checks)
     errors += [problem for problem in problems if problem]
+    taken = side_port_problem(ctx, resolved.profile, live)
+    errors += [taken] if taken else []
     way = way_for(live, resolved.profile) if live is not None and before is not None else None
     if way is not None and way.live is not None:
         warnings.append(way.why)

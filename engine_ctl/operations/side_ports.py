@@ -1,0 +1,119 @@
+"""Ports that an engine listens on beside its own: where ranks of other nodes meet it, where
+connectors shake hands, where events of the KV cache are published.
+
+By vLLM 0.32 and 0.33. Two engines of one machine that leave them at their defaults collide, and
+the second fails only after its weights were loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine_ctl.errors import StokerError
+from engine_ctl.operations import ports
+from engine_ctl.operations.context import Context
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import listener
+from engine_ctl.supervise.orphans import owners
+from profiles.argv import environment, expanded
+from profiles.model import Profile, plain
+from profiles.rules import as_map
+
+# connector -> (variable of its first port, its default)
+_HANDSHAKES = {
+    "NixlConnector": ("VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
+    "NixlPullConnector": ("VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
+    "NixlPushConnector": ("VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
+    "MooncakeConnector": ("VLLM_MOONCAKE_BOOTSTRAP_PORT", 8998),
+}
+_EVENTS = 5557
+_TCP_PORT = re.compile(r"tcp://.*:(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class SidePort:
+    """`key` is what of the profile sets it: an argument or a variable."""
+
+    port: int
+    key: str
+
+
+def side_ports(args: Mapping[str, Any], env: Mapping[str, str]) -> tuple[SidePort, ...]:
+    """The ports of a profile by its arguments (canonical names, values filled in). Pure."""
+    return tuple(dict.fromkeys(_side_ports(args, env)))
+
+
+def _side_ports(args: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[SidePort]:
+    replicas = _number(args, "data_parallel_size", 1)
+    local = _number(args, "data_parallel_size_local", replicas)
+    external = args.get("data_parallel_external_lb") is True or "data_parallel_rank" in args
+    rank = _number(args, "data_parallel_rank", _number(args, "data_parallel_start_rank", 0))
+    nodes, node = _number(args, "nnodes", 1), _number(args, "node_rank", 0)
+    headless = args.get("headless") is True
+    first = rank == 0 and node == 0 and not headless
+    if replicas > 1 and first and (external or local < replicas):
+        yield SidePort(_number(args, "data_parallel_rpc_port", 29550), "data_parallel_rpc_port")
+    if nodes > 1 and first:
+        yield SidePort(_number(args, "master_port", 29501), "master_port")
+    ranks = range(rank, rank + (1 if external else local))
+    for connector in _connectors(as_map(args.get("kv_transfer_config"))):
+        if connector in _HANDSHAKES:
+            name, default = _HANDSHAKES[connector]
+            start = _of_text(env.get(name, ""), default)
+            # Nixl's has one for each replica, Mooncake's one for the first.
+            for index in ranks if connector.startswith("Nixl") else ranks[:1]:
+                yield SidePort(start + index, name)
+    events = as_map(args.get("kv_events_config"))
+    if events.get("enable_kv_cache_events") is True and events.get("publisher") != "null":
+        for key, usual in (("endpoint", f"tcp://*:{_EVENTS}"), ("replay_endpoint", "")):
+            found = _TCP_PORT.fullmatch(str(events.get(key) or usual))
+            if found is not None and int(found[1]):
+                for index in ranks:
+                    yield SidePort(int(found[1]) + index, f"kv_events_config.{key}")
+    if args.get("data_parallel_multi_port_external_lb") is True:
+        key = "data_parallel_supervisor_port"
+        yield SidePort(_number(args, key, 9256), key)
+    grpc = _number(args, "grpc_port", 0)
+    if grpc:
+        yield SidePort(grpc, "grpc_port")
+
+
+def _connectors(config: Mapping[str, Any]) -> Iterator[str]:
+    """The connector, and those that a MultiConnector has."""
+    yield str(config.get("kv_connector"))
+    inner = as_map(config.get("kv_connector_extra_config")).get("connectors")
+    for each in inner if isinstance(inner, list) else ():
+        yield from _connectors(as_map(each))
+
+
+def _number(args: Mapping[str, Any], name: str, default: int) -> int:
+    return _of_text(str(args.get(name, "")), default)
+
+
+def _of_text(text: str, default: int) -> int:
+    return int(text) if text.strip().isdecimal() else default
+
+
+def side_port_problem(ctx: Context, profile: Profile, live: Run | None = None) -> str | None:
+    """The first side port that another process listens on, with its owner; None when all are
+    free. `live`: the running engine that is to be replaced."""
+    try:
+        whole = expanded(profile, os.environ)
+    except StokerError:
+        return None  # said by whoever fills in the values for the start
+    values, _ = environment(whole)
+    wanted = side_ports(plain(whole.args), {**os.environ, **values})
+    mine = [pid for pid, run in owners(ctx.store).items() if run == live.id] if live else []
+    for each in wanted:
+        # Bound on one address or on all of them: a look at who listens knows both.
+        pid = listener.stranger("", each.port, mine)
+        if pid is not None:
+            who = ports.owner_words(pid)
+            return (
+                f"port {each.port} ({each.key}) is in use by pid {pid} ({who}); "
+                f"stop it or set another {each.key}"
+            )
+    return None
