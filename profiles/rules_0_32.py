@@ -17,6 +17,7 @@ from profiles.rules import (
     absent,
     always,
     argument,
+    config_key,
     config_value,
     either,
     unless,
@@ -54,6 +55,24 @@ RULES = (
         "log line says so",
         'allowed_origins: ["https://your.page"], or ["*"] as before',
         "vllm/entrypoints/common/cli_args.py",
+    ),
+    Rule(
+        id="connector-gone",
+        severity=FAIL,
+        since="0.32",
+        when=unless(
+            config_value(
+                "kv_transfer_config",
+                "kv_connector",
+                "p2pncclconnector",
+                "sharedstorageconnector",
+            ),
+            config_key("kv_transfer_config", "kv_connector_module_path"),
+        ),
+        what="this connector is not part of vLLM any more",
+        effect="the start fails: unsupported connector type",
+        instead="NixlConnector or MooncakeConnector between engines, ExampleConnector for files",
+        source="vllm/distributed/kv_transfer/kv_connector/factory.py",
     ),
     removed_keys(
         "kv-transfer-keys",

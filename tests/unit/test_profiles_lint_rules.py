@@ -380,6 +380,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case({"tensor_parallel_size": 4}, fields={"gpus": (0, 1)}),
         Case({"tensor_parallel_size": 4, "nnodes": 2}, fields={"gpus": (0, 1)}),
     ),
+    "connector-gone": (
+        arg("kv_transfer_config", {"kv_connector": "P2pNcclConnector"}),
+        arg("kv_transfer_config", {"kv_connector": "LMCacheConnectorV1"}),
+    ),
     "headless-servers": (
         Case({"headless": True, "api_server_count": 2}),
         Case({"headless": True, "api_server_count": 0}),
