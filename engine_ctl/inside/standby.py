@@ -203,7 +203,7 @@ class Standby:
         pid = os.fork()
         if pid == 0:
             try:
-                check_in_child(argv, env, request.get("cwd"), write, self.keep)
+                check_in_child(argv, env, request.get("cwd"), write, self.keep, self.warm.platform)
             finally:
                 os._exit(70)
         os.close(write)
@@ -217,12 +217,18 @@ class Standby:
 
 
 def check_in_child(
-    argv: list[str], env: dict[str, str], cwd: Any, write: int, keep: set[int]
+    argv: list[str],
+    env: dict[str, str],
+    cwd: Any,
+    write: int,
+    keep: set[int],
+    platform_name: str,
 ) -> None:
     """Check, write the answer as JSON, end. Dies with its parent; has no GPU to touch."""
     import signal
 
     from engine_ctl.inside.probe_check import check
+    from engine_ctl.inside.standby_become import choose
     from engine_ctl.inside.standby_process import (
         PR_SET_PDEATHSIG,
         close_all_but,
@@ -238,7 +244,9 @@ def check_in_child(
     os.environ.update(env)
     if isinstance(cwd, str):
         os.chdir(cwd)
-    answer = json.dumps(check(argv), default=str).encode()
+    method, why = choose(argv, "auto", platform_name)
+    found = {**check(argv), "method": method, "why": why}
+    answer = json.dumps(found, default=str).encode()
     while answer:
         answer = answer[os.write(write, answer) :]
     os._exit(0)

@@ -62,7 +62,7 @@ class Become:
                 "this standby was started with another environment "
                 f"({', '.join(differing)}); the profile needs its own",
             )
-        method, why = choose(order.argv, order.method, self.platform)
+        method, why = choose(order.argv, order.method, self.platform, order.cwd)
         report_read, report_write = os.pipe()
         go_read, go_write = os.pipe()
         sys.stdout.flush()
@@ -144,7 +144,8 @@ class Become:
         _as_vllm_main()
         if standby_bench.is_bench(order.argv):
             run_to_the_end(lambda: standby_bench.body()())
-        standby_plan.keep_apart(os.environ, copies=method != "spawn")
+        if standby_plan.keep_apart(os.environ, copies=method != "spawn"):
+            standby_forker.before_fresh = standby_plan.give_up
         if method == "forkserver":
             standby_forker.after_start = lambda before, name: self._child(before, name)
             standby_forker.install(
@@ -220,9 +221,10 @@ def environment_difference(wanted: dict[str, str], have: dict[str, str]) -> list
     )
 
 
-def choose(argv: list[str], wanted: str, platform_name: str) -> tuple[str, str]:
-    """(start method of the engine's own processes, why). `spawn` where anything else is unsafe."""
-    problem = unsafe(argv, platform_name)
+def choose(argv: list[str], wanted: str, platform_name: str, cwd: str = "") -> tuple[str, str]:
+    """(start method of the engine's own processes, why). `spawn` where anything else is unsafe.
+    `cwd` is where a file that `argv` names is looked for."""
+    problem = unsafe([*argv, *_of_config(argv, cwd)], platform_name)
     if problem:
         return "spawn", problem
     if wanted == "fork" and platform_name == "cpu":
@@ -251,6 +253,27 @@ def unsafe(argv: list[str], platform_name: str) -> str | None:
     if platform_name == "cpu" and ("libiomp" in preload or "libomp" in preload):
         return "Intel's OpenMP reads its thread binding once, at its start"
     return standby_forker.possible()
+
+
+def _of_config(argv: list[str], cwd: str) -> list[str]:
+    """What the file of `--config` says, as words of a command line."""
+    words: list[str] = []
+    for number, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name != "--config":
+            continue
+        path = value if equals else "".join(argv[number + 1 : number + 2])
+        try:
+            import yaml
+
+            with open(os.path.join(cwd, path), encoding="utf-8") as file:
+                said = yaml.safe_load(file)
+        except Exception:  # vLLM itself says what is wrong with it
+            continue
+        for key, setting in said.items() if isinstance(said, dict) else ():
+            if setting is not False:
+                words += [f"--{key}", *([] if setting is True else [str(setting)])]
+    return words
 
 
 def _as_vllm_main() -> None:

@@ -49,6 +49,8 @@ client: socket.socket | None = None  # this process's end; None: nobody to ask
 _received: list[int] = []  # descriptors that came with this process, by index
 # run in every new process with the environment that it was forked with, and its name
 after_start: Callable[[dict[str, str], str], None] | None = None
+# run before a process is started afresh, which inherits this one's environment alone
+before_fresh: Callable[[], None] | None = None
 
 
 class _Handle:
@@ -136,6 +138,8 @@ class Process(process.BaseProcess):
     def _Popen(process_object: Any) -> popen_fork.Popen:
         if spawn.get_executable() != _executable:
             # somebody starts this one through another executable (NUMA binding does)
+            if before_fresh is not None:
+                before_fresh()
             return popen_spawn_posix.Popen(process_object)
         return Popen(process_object)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from collections.abc import Callable, MutableMapping
 
 KEY = "STOKER_STARTUP_PLAN"
@@ -34,6 +35,11 @@ def keep_apart(environment: MutableMapping[str, str], copies: bool) -> bool:
     setattr(module, _FUNCTION, _mixed(fingerprint, key))
     environment[ENABLE] = "1"
     return True
+
+
+def give_up() -> None:
+    """No plan for processes that are started afresh after all: they know nothing of the key."""
+    os.environ.pop(ENABLE, None)
 
 
 def _mixed(fingerprint: Callable[..., str], key: str) -> Callable[..., str]:

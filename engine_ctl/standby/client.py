@@ -100,7 +100,8 @@ class Check(msgspec.Struct, frozen=True):
     `effective` are resolved values, `non_default` what was asked for, `keys` where each rank's
     weights would be and under which fingerprint, `config_hash` vLLM's hash of what is compiled,
     `environment_differs` variables that the answering process has otherwise than the engine
-    would. `cold`: answered by a process of its own, not by a standby."""
+    would. `method` is how engine processes of this argv would start and `why` the reason (a
+    standby's answer only). `cold`: answered by a process of its own, not by a standby."""
 
     ok: bool
     kind: str = ""
@@ -116,6 +117,8 @@ class Check(msgspec.Struct, frozen=True):
     cuda_initialized: bool = False
     cold: bool = False
     version: str | None = None
+    method: str | None = None
+    why: str | None = None
 
 
 class Become(msgspec.Struct, frozen=True):

@@ -103,8 +103,7 @@ def is_eager(prepared: Prepared) -> bool:
 
 def plan_use(prepared: Prepared) -> PlanUse:
     """What the start does about vLLM's startup plan."""
-    standing = prepared.standing
-    copies = standing is not None and (standing.hello is None or standing.hello.method != "spawn")
+    copies = prepared.standing is not None and prepared.imports_again is None
     if copies and prepared.spec.env.get(PLAN_KEY):
         return PlanUse.APART
     set_to = prepared.spec.env.get(PLAN) or os.environ.get(PLAN)

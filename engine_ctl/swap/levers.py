@@ -14,9 +14,9 @@ def standby_note(prepared: Prepared) -> str:
     standing = prepared.standing
     if standing is None:
         return f"no standby ({prepared.why_not}): vLLM is imported anew"
-    hello = standing.hello
-    if hello is not None and hello.method == "spawn":
-        return f"from {standing.unit}, but its processes import again: {hello.why}"
+    why = prepared.imports_again
+    if why is not None:
+        return f"from {standing.unit}, but its processes import again: {why}"
     return f"from {standing.unit}: nothing is imported again"
 
 
@@ -26,7 +26,8 @@ def plan_note(prepared: Prepared, caches: Caches) -> str:
     if caches.plan or not on_gpus or plan_use(prepared) is not PlanUse.OFF:
         return caches.plan
     if PLAN_KEY in prepared.spec.env:
-        return "startup plan: only from a standby, memory is profiled at every start"
+        what = "only from a standby" if prepared.standing is None else "not where they import again"
+        return f"startup plan: {what}, memory is profiled at every start"
     return f"startup plan: off ({PLAN}), memory is profiled at every start"
 
 

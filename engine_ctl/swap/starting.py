@@ -52,6 +52,17 @@ class Prepared:
         return frozenset(key.socket for key in keys if key.socket is not None)
 
     @property
+    def imports_again(self) -> str | None:
+        """Why its own processes import vLLM again although it comes from a standby; None: they do
+        not, as far as is known."""
+        if self.standing is None:
+            return None
+        for said in (self.check, self.standing.hello):
+            if said is not None and said.method is not None:
+                return said.why or said.method if said.method == "spawn" else None
+        return None
+
+    @property
     def error(self) -> str | None:
         """What vLLM itself refuses, in one line."""
         if self.check is None or self.check.ok or self.check.error is None:

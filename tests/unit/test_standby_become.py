@@ -204,6 +204,8 @@ def worker():
     print("plan", enabled, compute_plan_fingerprint(), flush=True)
 
 def main():
+    if "STOKER_OTHER" in os.environ:
+        multiprocessing.set_executable(os.environ["STOKER_OTHER"])
     child = multiprocessing.get_context("spawn").Process(target=worker)
     child.start()
     child.join()
@@ -214,23 +216,29 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("method", "key", "enabled", "mixed"),
+    ("method", "key", "other", "enabled", "mixed"),
     [
-        ("auto", "k1", "1", True),
-        ("auto", None, "None", False),
+        ("auto", "k1", False, "1", True),
+        ("auto", None, False, "None", False),
         # Processes that start afresh know nothing of the key: no plan rather than another's.
-        ("spawn", "k1", "None", False),
+        ("spawn", "k1", False, "None", False),
+        ("auto", "k1", True, "None", False),
     ],
 )
 def test_the_workers_of_an_engine_keep_its_startup_plan_apart(
-    stage: Stage, method: str, key: str | None, enabled: str, mixed: bool
+    stage: Stage, method: str, key: str | None, other: bool, enabled: str, mixed: bool
 ) -> None:
     (stage.root / "vllm" / "entrypoints" / "cli" / "main.py").write_text(WORKER)
     plan = stage.root / "vllm" / "v1" / "worker" / "startup_plan.py"
     plan.parent.mkdir(parents=True)
     plan.write_text("def compute_plan_fingerprint():\n    return 'plain'\n")
     run = stage.run()
-    stage.become(run, method, {} if key is None else {KEY: key})
+    env = {} if key is None else {KEY: key}
+    if other:  # as NUMA binding does
+        env["STOKER_OTHER"] = str(stage.root / "python")
+        (stage.root / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (stage.root / "python").chmod(0o700)
+    stage.become(run, method, env)
     until(lambda: says(run, "plan"), "a worker has begun")
     said = run.log.read_text().split()
     assert said[:2] == ["plan", enabled] and (said[2] != "plain") is mixed

@@ -63,6 +63,16 @@ def test_what_cannot_be_forked_is_spawned_and_said(extra: list[str]) -> None:
     assert choose([*SERVE, *extra], "fork", "cuda")[0] == "spawn"
 
 
+@pytest.mark.parametrize("said", ["numa-bind: true", "distributed_executor_backend: ray"])
+def test_so_is_what_a_file_of_arguments_says(said: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"model: m\n{said}\n")
+    for words in (["--config", "c.yaml"], [f"--config={tmp_path}/c.yaml"]):
+        assert choose([*SERVE, *words], "auto", "cuda", str(tmp_path))[0] == "spawn"
+    (tmp_path / "c.yaml").write_text("numa-bind: false\nload-format: ray\n")
+    for words in (["--config", "c.yaml"], ["--config", "nothing.yaml"], ["--config"]):
+        assert choose([*SERVE, *words], "auto", "cuda", str(tmp_path))[0] == "forkserver"
+
+
 def test_a_model_called_ray_is_no_backend() -> None:
     assert choose(["serve", "ray", "--served-model-name", "ray"], "auto", "cuda")[0] != "spawn"
 

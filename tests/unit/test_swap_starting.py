@@ -107,6 +107,11 @@ def test_what_is_imported_is_said(stage: Stage) -> None:
     hello = msgspec.structs.replace(found.standing.hello, method="spawn", why="Ray starts its own")
     ray = replace(found, standing=replace(found.standing, hello=hello))
     assert "import again: Ray starts its own" in levers.standby_note(ray)
+    assert found.check is not None
+    bound = msgspec.structs.replace(found.check, method="spawn", why="--numa-bind does")
+    assert "import again: --numa-bind does" in levers.standby_note(replace(found, check=bound))
+    forked = msgspec.structs.replace(found.check, method="forkserver")
+    assert levers.standby_note(replace(ray, check=forked)) == levers.standby_note(found)
     alone = levers.standby_note(stage.prepare(standby=False))
     assert alone == "no standby (the profile says standby: false): vLLM is imported anew"
 
@@ -132,12 +137,15 @@ def test_only_a_standby_whose_processes_are_copies_keeps_plans_apart(
     assert plan_use(found) is PlanUse.APART and levers.plan_note(found, Caches()) == ""
     assert found.standing is not None and found.standing.hello is not None
     hello = msgspec.structs.replace(found.standing.hello, method="spawn")
-    for other in (
-        replace(found, standing=None),
-        replace(found, standing=replace(found.standing, hello=hello)),
+    assert found.check is not None
+    bound = msgspec.structs.replace(found.check, method="spawn", why="--numa-bind does")
+    for other, said in (
+        (replace(found, standing=None), "only from a standby"),
+        (replace(found, standing=replace(found.standing, hello=hello)), "where they import again"),
+        (replace(found, check=bound), "where they import again"),
     ):
         assert plan_use(other) is PlanUse.OFF
-        assert "only from a standby" in levers.plan_note(other, Caches())
+        assert said in levers.plan_note(other, Caches())
 
 
 BASE = Profile(name="p", model="/m", args={"gpu_memory_utilization": 0.9, "max_num_seqs": 8})
