@@ -81,6 +81,20 @@ class Totals:
             return None
         return min(1.0, max(0.0, (self.increase(part, seconds) or 0.0) / over))
 
+    def share(self, part: str, rest: str) -> float | None:
+        """Share of `part` in `part` and `rest` together over the window; None for 0/0."""
+        own, others = (self.increase(name, WINDOW_S) for name in (part, rest))
+        if own is None or others is None or own + others <= 0:
+            return None
+        return max(0.0, own / (own + others))
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a histogram's observations (its `.sum` and `.count`) over the window; None when
+        nothing was observed in it."""
+        count = self.increase(f"{name}.count", WINDOW_S)
+        total = self.increase(f"{name}.sum", WINDOW_S)
+        return None if not count or count < 0 or total is None else max(0.0, total / count)
+
 
 class Latencies:
     """Histograms of the last minute, from differences of cumulative counts."""

@@ -1,4 +1,5 @@
-"""What only some engines have: speculation, LoRA, KV offload, multimodal cache, by name."""
+"""What only some engines have (speculation, LoRA, KV offload and transfer, multimodal cache), and
+where a request's time goes, by name."""
 
 from __future__ import annotations
 
@@ -23,6 +24,21 @@ def extras(sample: RankSample, totals: Totals, lora: Lora | None) -> dict[str, f
     put("kv_offload_load_bytes_per_second", totals.rate("kv_offload_load_bytes"))
     put("kv_offload_store_bytes_per_second", totals.rate("kv_offload_store_bytes"))
     put("kv_offload_failures", sample.counters.get("kv_offload_failures"))
+    put("kv_offload_skipped", sample.counters.get("kv_offload_skipped"))
+    put("kv_offload_dropped", sample.counters.get("kv_offload_dropped"))
+    put("kv_offload_usage", sample.gauges.get("kv_offload_usage"))
+    put("kv_tier_failures", sample.counters.get("kv_tier_failures"))
+    put("kv_transfer_bytes_per_second", totals.rate("kv_transfer_bytes.sum"))
+    put("kv_transfer_failures", sample.counters.get("kv_transfer_failures"))
+    put("kv_transfer_failures_lately", totals.increase("kv_transfer_failures", WINDOW_S))
+    put("kv_expired", sample.counters.get("kv_expired"))
+    put("kv_expired_lately", totals.increase("kv_expired", WINDOW_S))
+    put("hisparse_host_usage", sample.gauges.get("hisparse_host_usage"))
+    put("hisparse_hit_rate", totals.share("hisparse_hits", "hisparse_misses"))
+    put("prefill_mean_s", totals.mean("prefill"))
+    put("decode_mean_s", totals.mean("decode"))
+    put("tokens_per_step", totals.mean("iteration_tokens"))
+    put("errors_lately", totals.increase("finished.error", WINDOW_S))
     put("kv_offload_used_blocks", sample.gauges.get("kv_offload_used_blocks"))
     put("kv_offload_pending_blocks", sample.gauges.get("kv_offload_pending_blocks"))
     put("swapped", sample.gauges.get("swapped"))

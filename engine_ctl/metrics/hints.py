@@ -165,6 +165,31 @@ RANK_RULES: tuple[Rule, ...] = (
         "{kv_offload_failures:.0f} KV blocks could not be offloaded: the offload pool is too small",
         "kv_offloading_size",
     ),
+    Rule(
+        "transfers_failed",
+        "transfer",
+        (("kv_transfer_failures_lately", ">", 0),),
+        "{kv_transfer_failures_lately:.0f} KV transfers failed in the last minute: look at the "
+        "network between prefill and decode, and at whether the other side still runs",
+        "kv_transfer_config",
+        "warning",
+    ),
+    Rule(
+        "kv_expired",
+        "transfer",
+        (("kv_expired_lately", ">", 0),),
+        "{kv_expired_lately:.0f} requests' KV expired in the last minute before the decode side "
+        "fetched it: that side is full or gone, or the lease too short",
+        "kv_transfer_config",
+        "warning",
+    ),
+    Rule(
+        "requests_failed",
+        "errors",
+        (("errors_lately", ">", 0),),
+        "{errors_lately:.0f} requests ended with an error in the last minute: see the log",
+        severity="warning",
+    ),
 )
 
 ENGINE_RULES: tuple[Rule, ...] = (

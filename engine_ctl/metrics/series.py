@@ -33,11 +33,14 @@ GAUGES = {
     "kv_cache_usage_perc": "kv_cache_usage",
     "simple_kv_offload_used_blocks": "kv_offload_used_blocks",
     "simple_kv_offload_pending_store_blocks": "kv_offload_pending_blocks",
+    "kv_offload_cpu_cache_usage_perc": "kv_offload_usage",
+    "hisparse_host_cache_usage_perc": "hisparse_host_usage",
     "num_requests_swapped": "swapped",
     "avg_prompt_throughput_toks_per_s": "prompt_tokens_per_second",
     "avg_generation_throughput_toks_per_s": "tokens_per_second",
 }
 
+# Several connectors say the same thing under names of their own: their series are added up.
 COUNTERS = {
     "num_preemptions_total": "preemptions",
     "prompt_tokens_total": "prompt_tokens",
@@ -55,7 +58,19 @@ COUNTERS = {
     "kv_offload_load_bytes_total": "kv_offload_load_bytes",
     "kv_offload_store_bytes_total": "kv_offload_store_bytes",
     "kv_offload_allocation_failure_total": "kv_offload_failures",
+    "kv_offload_stores_skipped_total": "kv_offload_skipped",
+    "kv_offload_tiering_backpressure_blocks_dropped_total": "kv_offload_dropped",
+    "kv_offload_tiering_cascade_job_failures_total": "kv_tier_failures",
+    "kv_offload_tiering_promotion_job_failures_total": "kv_tier_failures",
     "simple_kv_offload_load_blocks_total": "kv_offload_load_blocks",
+    "nixl_num_failed_transfers_total": "kv_transfer_failures",
+    "nixl_num_failed_notifications_total": "kv_transfer_failures",
+    "nixl_num_kv_expired_reqs_total": "kv_expired",
+    "mooncake_num_failed_transfers_total": "kv_transfer_failures",
+    "mooncake_num_failed_recvs_total": "kv_transfer_failures",
+    "mooncake_num_kv_expired_reqs_total": "kv_expired",
+    "hisparse_cache_hits_total": "hisparse_hits",
+    "hisparse_cache_misses_total": "hisparse_misses",
     "corrupted_requests_total": "corrupted_requests",
     "watermark_requests_total": "watermark_requests",
     "estimated_flops_per_gpu_total": "flops_per_gpu",
@@ -81,6 +96,10 @@ HISTOGRAMS = {
     "inter_token_latency_seconds": ("itl", True),
     "e2e_request_latency_seconds": ("e2e", True),
     "request_queue_time_seconds": ("queue", True),
+    "request_prefill_time_seconds": ("prefill", False),
+    "request_decode_time_seconds": ("decode", False),
+    "nixl_bytes_transferred": ("kv_transfer_bytes", False),
+    "mooncake_bytes_transferred": ("kv_transfer_bytes", False),
     # Ends in `_total` like a counter, and is a histogram of tokens per engine step.
     "iteration_tokens_total": ("iteration_tokens", False),
 }

@@ -242,6 +242,10 @@ def _flat_counters(sample: RankSample) -> dict[str, float]:
     for name in ("finished", "spec_accepted_per_position"):
         for key, value in sample.labelled.get(name, {}).items():
             counters[f"{name}.{key}"] = value
+    for name in ("prefill", "decode", "iteration_tokens", "kv_transfer_bytes"):
+        histogram = sample.histograms.get(name)
+        if histogram is not None and histogram.sum is not None and histogram.count is not None:
+            counters[f"{name}.sum"], counters[f"{name}.count"] = histogram.sum, histogram.count
     return counters
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine_ctl.metrics.hints import hints
 from engine_ctl.metrics.history import Ring, thin
 from engine_ctl.metrics.quantile import Quantile, quantile
 from engine_ctl.metrics.sample import Parser, Sample
@@ -285,3 +286,52 @@ def test_thinning_keeps_unknown_apart() -> None:
     assert math.isnan(thin((1.0, 3.0, nan, 5.0, nan, nan), 3)[2])
     assert thin((1.0,), 5) == (1.0,)
     assert thin((1.0,), 0) == ()
+
+
+def _peers(failed: int, expired: int, moved: int, prefill: tuple[float, int]) -> bytes:
+    labels = 'engine="0",model_name="m"'
+    lines = {
+        f"vllm:num_requests_running{{{labels}}}": 1,
+        f"vllm:nixl_num_failed_transfers_total{{{labels}}}": failed,
+        f"vllm:nixl_num_failed_notifications_total{{{labels}}}": 1,
+        f"vllm:nixl_num_kv_expired_reqs_total{{{labels}}}": expired,
+        f"vllm:nixl_bytes_transferred_sum{{{labels}}}": moved,
+        f"vllm:nixl_bytes_transferred_count{{{labels}}}": 2,
+        f"vllm:request_prefill_time_seconds_sum{{{labels}}}": prefill[0],
+        f"vllm:request_prefill_time_seconds_count{{{labels}}}": prefill[1],
+        f"vllm:kv_offload_cpu_cache_usage_perc{{{labels}}}": 0.5,
+    }
+    return "".join(f"{name} {value}\n" for name, value in lines.items()).encode()
+
+
+def test_what_a_prefill_engine_does_for_its_peers() -> None:
+    window, parser = EngineWindow(), Parser()
+    window.add(parser.parse(_peers(3, 0, 1000, (2.0, 4))), 0.0)
+    first = only(window).extra
+    assert first["kv_transfer_failures"] == 4  # failed transfers and notifications together
+    assert not {"kv_transfer_bytes_per_second", "prefill_mean_s"} & first.keys()
+    assert not hints(load(window))
+    window.add(parser.parse(_peers(5, 1, 6000, (8.0, 7))), 10.0)
+    extra = only(window).extra
+    assert extra["kv_transfer_bytes_per_second"] == pytest.approx(500.0)
+    assert extra["prefill_mean_s"] == pytest.approx(2.0)  # of the window, not since the start
+    assert extra["kv_offload_usage"] == 0.5
+    assert extra["kv_transfer_failures_lately"] == 2 and extra["kv_expired_lately"] == 1
+    told = [hint.rule for hint in hints(load(window))]
+    assert told == ["transfers_failed"]  # one word for the matter, the graver one
+    # Nothing new for longer than the window: the total stays, the hint goes.
+    for at in (40.0, 80.0, 120.0):
+        window.add(parser.parse(_peers(5, 1, 6000, (8.0, 7))), at)
+    assert not hints(load(window)) and only(window).extra["kv_transfer_failures"] == 6
+    assert "prefill_mean_s" not in only(window).extra
+
+
+def test_an_error_that_appears_first_counts_from_nothing() -> None:
+    window, parser = EngineWindow(), Parser()
+    base = 'vllm:num_requests_running{engine="0"} 1\n'
+    window.add(parser.parse(base.encode()), 0.0)
+    failed = 'vllm:request_success_total{engine="0",finished_reason="error"} 3\n'
+    window.add(parser.parse((base + failed).encode()), 5.0)
+    assert [hint.text for hint in hints(load(window))] == [
+        "3 requests ended with an error in the last minute: see the log"
+    ]
