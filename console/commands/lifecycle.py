@@ -184,7 +184,7 @@ def reap(yes: bool, as_json: bool) -> int:
             return 0
         print("nothing to reap: every process of a run belongs to a live run")
         if tidied:
-            print(f"removed the sockets' directories of {', '.join(tidied)}, which had ended")
+            print(f"removed sockets and shared memory that {', '.join(tidied)} had left")
         return 0
     if not as_json:
         for orphan in found:

@@ -22,7 +22,7 @@ from engine_ctl.identity import boot_id
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import liveness, orphans, rpc_dir
+from engine_ctl.supervise import liveness, orphans, remains
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.swap.good import placed, settled_runs
 from profiles.diff import diff
@@ -165,7 +165,7 @@ def _enter(ctx: Context) -> None:
 
 def _forget(run: Run) -> bool:
     grave = run.dir.with_name(f"{_GRAVE}{run.number}")
-    rpc_dir.remove(str(run.dir))
+    remains.remove(str(run.dir))
     try:
         run.dir.rename(grave)
     except OSError:

@@ -44,7 +44,7 @@ def reap(ctx: Context, found: list[Orphan]) -> tuple[list[int], list[int]]:
 
 
 def tidy(ctx: Context) -> list[str]:
-    """Remove what runs of which no process is left have in the temporary directory; their ids."""
+    """Remove the sockets and shared memory of runs of which no process is left; their ids."""
     return supervise_orphans.tidy(ctx.store)
 
 

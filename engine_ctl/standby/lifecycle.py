@@ -26,7 +26,7 @@ from engine_ctl.standby.identity import standby_identity
 from engine_ctl.standby.memory import DEFAULT_COST, floor, host_memory, may_keep, to_stop
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
-from engine_ctl.supervise import liveness, rpc_dir, spawn
+from engine_ctl.supervise import liveness, remains, spawn
 from engine_ctl.supervise.launch import SHIM, launch
 from engine_ctl.supervise.stop import stop as stop_run
 from profiles.model import EnvRef, Restart, Stop
@@ -304,7 +304,7 @@ def become(
     with Client(standing.socket) as asked:
         return asked.become(
             arguments,
-            passed_on(rpc_dir.provide(env, raw, str(run.dir))),
+            passed_on(remains.provide(env, raw, str(run.dir))),
             run_dir=run.dir,
             shim=SHIM,
             shim_python=sys.executable,

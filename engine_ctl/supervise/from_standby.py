@@ -17,7 +17,7 @@ import time
 from collections import namedtuple
 
 from engine_ctl.standby.environment import passed_on, vllm_words
-from engine_ctl.supervise import disk, rpc_dir
+from engine_ctl.supervise import disk, remains
 from engine_ctl.supervise.spawn import SpawnError, environment
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def ask(spec: dict[str, Any], run_dir: str, script: str) -> Answer:
     order = {
         "op": "become",
         "argv": words,
-        "env": passed_on(rpc_dir.provide(env, spec, run_dir)),
+        "env": passed_on(remains.provide(env, spec, run_dir)),
         "run_dir": run_dir,
         "shim": script,
         "shim_python": sys.executable,

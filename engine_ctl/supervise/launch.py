@@ -18,7 +18,7 @@ from engine_ctl import atomic
 from engine_ctl.errors import Busy, Failed
 from engine_ctl.state.records import ExitRecord, RunIdentity
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import disk, procs, rpc_dir
+from engine_ctl.supervise import disk, procs, remains
 
 SHIM = Path(__file__).with_name("shim.py")
 LAUNCH_TIMEOUT_S = 30.0
@@ -179,7 +179,7 @@ def end_unbegun(run: Run, record: ExitRecord) -> bool:
         if (run.dir / "identity.json").exists():
             return False
         disk.fill(str(run.dir / "exit.json"), msgspec.to_builtins(record))
-        rpc_dir.remove(str(run.dir))
+        remains.remove(str(run.dir))
     finally:
         os.close(lock)
     return True

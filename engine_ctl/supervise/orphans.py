@@ -13,7 +13,7 @@ import msgspec
 
 from engine_ctl.errors import StokerError
 from engine_ctl.state.store import Run, Store, is_locked
-from engine_ctl.supervise import disk, liveness, procs, rpc_dir
+from engine_ctl.supervise import disk, liveness, procs, remains
 from engine_ctl.supervise.copies import other_state
 from engine_ctl.supervise.procs import Proc
 from engine_ctl.supervise.sweep import sweep
@@ -102,15 +102,15 @@ def reap(orphans: list[Orphan]) -> Reaped:
 
 
 def tidy(store: Store) -> list[str]:
-    """Remove the socket directories of runs that nobody has settled: their shim was killed, or
-    something of them was left. The ids of the runs that had one."""
+    """Remove what runs left that nobody has settled: their shim was killed, or something of them
+    was alive. The ids of those runs."""
     held = [
         Run(unit.name, int(path.name), path)
         for unit in store.units_dir.glob("[!.]*")
         for path in (unit / "runs").glob("[0-9]*")
-        if (path / rpc_dir.LINK).is_symlink()
+        if remains.noted(str(path))
     ]
-    return [run.id for run in held if _is_gone(run) and rpc_dir.remove(str(run.dir))]
+    return [run.id for run in held if _is_gone(run) and remains.remove(str(run.dir))]
 
 
 def _is_gone(run: Run) -> bool:

@@ -17,7 +17,7 @@ from engine_ctl.atomic import CorruptRecord
 from engine_ctl.errors import Busy, Failed, NotFound
 from engine_ctl.state.records import ExitRecord, RunIdentity, StopRequest
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import copies, disk, liveness, procs, rpc_dir, segments
+from engine_ctl.supervise import copies, disk, liveness, procs, remains, segments
 from engine_ctl.supervise.launch import end_unbegun, hold_shim_lock
 from engine_ctl.supervise.liveness import Liveness
 from engine_ctl.supervise.recover import mend
@@ -231,7 +231,7 @@ def _finish(run: Run, who: RunIdentity, times: Stop) -> None:
         lambda: procs.members(str(run.dir), plain), term_s=min(TERM_S, times.ask_s)
     )
     if not remaining:
-        rpc_dir.remove(str(run.dir))
+        remains.remove(str(run.dir))
     record = ExitRecord(
         run=run.id,
         requested=True,
@@ -267,7 +267,7 @@ def _sweep_lost(run: Run, who: RunIdentity | None, climb: _Ladder) -> None:
         _, remaining = sweep(lambda: procs.members(str(run.dir), plain, strict=True))
         if remaining:
             return
-    rpc_dir.remove(str(run.dir))
+    remains.remove(str(run.dir))
 
 
 def _signal(who: identity.Identity, number: signal.Signals) -> None:

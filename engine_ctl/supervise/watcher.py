@@ -11,7 +11,7 @@ import signal
 import struct
 import time
 
-from engine_ctl.supervise import aftermath, disk, policy, procs, rpc_dir, stale, trim
+from engine_ctl.supervise import aftermath, disk, policy, procs, remains, stale, trim
 from engine_ctl.supervise.readiness import Readiness, Said
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
@@ -111,7 +111,7 @@ class Watcher:
 
     def _begin_spawn(self) -> None:
         env = environment(self.spec, self.dir, dict(os.environ))
-        env = rpc_dir.provide(env, self.spec, self.dir)
+        env = remains.provide(env, self.spec, self.dir)
         child = Child(self.spec["argv"], env, self.spec.get("cwd"), self.path("log"))
         self.leader = child.pid
         try:
@@ -268,6 +268,10 @@ class Watcher:
         except OSError:
             return False
         self.ready = True
+        try:
+            remains.note(self.dir, self._members())
+        except OSError as error:
+            disk.complain(f"what it shares is not noted: {error}")
         return True
 
     def _look_after(self) -> None:
@@ -354,7 +358,7 @@ class Watcher:
                 term_s=min(TERM_S, (self.spec.get("stop") or {}).get("ask_s", TERM_S)),
             )
         if not remaining:
-            rpc_dir.remove(self.dir)
+            remains.remove(self.dir)
         decision = policy.NO
         if self.leader:
             decision = policy.again(

@@ -1,4 +1,4 @@
-"""The directory of a run's own for vLLM's sockets: made for it, and gone with its last process."""
+"""What vLLM leaves in the temporary directory and in shared memory goes with its last process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 from engine_ctl.operations import reaping
 from engine_ctl.operations.context import Context
 from engine_ctl.state.store import Run, Store
-from engine_ctl.supervise import launch, orphans, rpc_dir
+from engine_ctl.supervise import launch, orphans, remains
 from engine_ctl.supervise.stop import stop
-from tests.standin.rig import Rig, dirs_in, restart, rig, says, until
+from tests.standin.rig import Rig, dirs_in, free_port, restart, rig, says, until
 
 __all__ = ["rig"]
 
@@ -49,12 +49,26 @@ signal.pause()
 """
 
 
+# Maps shared memory under a name that it never unlinks, and answers /health.
+SHARES = """
+import http.server, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+os.ftruncate(fd, 4096)
+held = mmap.mmap(fd, 4096)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A temporary directory with a short name, as TMPDIR."""
     made = tempfile.mkdtemp(prefix="st-", dir="/tmp")
     monkeypatch.setenv("TMPDIR", made)
-    monkeypatch.delenv(rpc_dir.VARIABLE, raising=False)
+    monkeypatch.delenv(remains.VARIABLE, raising=False)
     yield Path(made)
     shutil.rmtree(made)
 
@@ -79,7 +93,7 @@ def test_a_stop_takes_the_sockets_away(rig: Rig, place: Path) -> None:
     assert len(os.fsencode(directory)) + 37 < 107
     assert list(directory.iterdir())
     stop(run)
-    assert not any(place.iterdir()) and not (run.dir / rpc_dir.LINK).is_symlink()
+    assert not any(place.iterdir()) and not (run.dir / remains.LINK).is_symlink()
 
 
 def test_the_file_where_processes_met_goes_too(rig: Rig, place: Path, tmp_path: Path) -> None:
@@ -90,6 +104,28 @@ def test_the_file_where_processes_met_goes_too(rig: Rig, place: Path, tmp_path: 
     assert (place / f"vllm_dist_{place.name}").exists() and shared.exists()
     stop(run)
     assert not any(place.iterdir()) and not shared.exists() and other.exists()
+
+
+@pytest.mark.parametrize("shim", ["killed too", "alive"])
+def test_shared_memory_of_what_was_killed_at_once_goes(rig: Rig, place: Path, shim: str) -> None:
+    shared, port = Path(f"/dev/shm/psm_{place.name}"), free_port()
+    argv = [sys.executable, "-I", "-S", "-c", SHARES, str(shared), str(port)]
+    run = rig.prepare(argv=argv, ready_url=f"http://127.0.0.1:{port}/health")
+    launch.launch(run)
+    until(lambda: (run.dir / remains.SHARED).exists(), "noted")
+    who = run.identity()
+    assert who is not None and shared.exists() and orphans.tidy(rig.store) == []
+    if shim == "killed too":
+        rig.kill_shim(run)
+        assert orphans.tidy(rig.store) == [] and shared.exists()
+    rig.kill(who.leader.pid)
+    if shim == "killed too":
+        until(lambda: rig.life(run) == "lost", "lost")
+        assert orphans.tidy(rig.store) == [run.id]
+    else:
+        rig.ended(run)
+    assert not shared.exists() and not (run.dir / remains.SHARED).exists()
+    assert not any(place.iterdir())
 
 
 def test_each_start_of_the_restart_policy_has_its_own(rig: Rig, place: Path) -> None:
@@ -164,13 +200,13 @@ def test_a_link_to_something_else_is_not_followed(rig: Rig, tmp_path: Path) -> N
     other = tmp_path / "other"
     other.mkdir()
     (other / "kept").touch()
-    (run.dir / rpc_dir.LINK).symlink_to(other)
-    assert rpc_dir.remove(str(run.dir)) and (other / "kept").exists()
+    (run.dir / remains.LINK).symlink_to(other)
+    assert remains.remove(str(run.dir)) and (other / "kept").exists()
 
 
 def test_the_operators_own_place_stays(rig: Rig, place: Path, tmp_path: Path) -> None:
-    run = started(rig, env={rpc_dir.VARIABLE: str(place)})
-    assert words(run, "bound") == str(place) and not (run.dir / rpc_dir.LINK).is_symlink()
+    run = started(rig, env={remains.VARIABLE: str(place)})
+    assert words(run, "bound") == str(place) and not (run.dir / remains.LINK).is_symlink()
     stop(run)
     assert len(list(place.iterdir())) == 1
 
@@ -190,26 +226,26 @@ def test_none_for_ray_which_takes_the_variable_elsewhere(
     config.write_text('distributed-executor-backend: "ray"\n')
     argv = [word.format(config=config) for word in argv]
     env = {"TMPDIR": str(place)}
-    assert rpc_dir.provide(env, {"kind": "engine", "argv": argv}, str(tmp_path)) == env
+    assert remains.provide(env, {"kind": "engine", "argv": argv}, str(tmp_path)) == env
     assert not any(place.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["standby", "front"])
 def test_none_for_what_is_no_vllm(kind: str, place: Path, tmp_path: Path) -> None:
     env = {"TMPDIR": str(place)}
-    assert rpc_dir.provide(env, {"kind": kind, "argv": []}, str(tmp_path)) == env
+    assert remains.provide(env, {"kind": kind, "argv": []}, str(tmp_path)) == env
 
 
 def test_a_long_temporary_directory_gives_way(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 60)
     long.mkdir()
-    env = rpc_dir.provide({"TMPDIR": str(long)}, {"kind": "engine", "argv": []}, str(tmp_path))
-    assert env[rpc_dir.VARIABLE].startswith(f"/tmp/{rpc_dir.PREFIX}")
-    assert rpc_dir.remove(str(tmp_path)) and not os.path.exists(env[rpc_dir.VARIABLE])
+    env = remains.provide({"TMPDIR": str(long)}, {"kind": "engine", "argv": []}, str(tmp_path))
+    assert env[remains.VARIABLE].startswith(f"/tmp/{remains.PREFIX}")
+    assert remains.remove(str(tmp_path)) and not os.path.exists(env[remains.VARIABLE])
 
 
 def test_asked_twice_it_is_the_same(place: Path, tmp_path: Path) -> None:
     spec = {"kind": "engine", "argv": []}
-    first = rpc_dir.provide({"TMPDIR": str(place)}, spec, str(tmp_path))
-    assert rpc_dir.provide({"TMPDIR": str(place)}, spec, str(tmp_path)) == first
+    first = remains.provide({"TMPDIR": str(place)}, spec, str(tmp_path))
+    assert remains.provide({"TMPDIR": str(place)}, spec, str(tmp_path)) == first
     assert len(list(place.iterdir())) == 1

@@ -1,11 +1,12 @@
-"""What vLLM leaves in the temporary directory: sockets between its processes, and a file.
+"""What vLLM leaves outside of its run's directory, and its removal once all its processes are gone.
 
 vLLM binds `ipc://` sockets named by a UUID in VLLM_RPC_BASE_PATH (the temporary directory, where
 that is not set) and unlinks none of them, however it ends. So a run gets a short directory (a Unix
 socket has 107 bytes for its path); `runs/<n>/sockets` is a link to it, and says to whoever settles
 the run, when all of its processes are gone, what to remove. Not for Ray, which takes the variable
-to other machines. The file, by which torch's processes find each other, is named in the log; what
-ranks on the CPU share in /dev/shm is named after it.
+to other machines. The file by which torch's processes find each other is named in the log; what
+ranks on the CPU share in /dev/shm is named after it. Other shared memory, which nobody unlinks when
+all are killed at once, is noted when the run is ready (`shared.json`).
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
 
@@ -18,11 +19,11 @@ from engine_ctl.supervise import disk, segments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
 VARIABLE = "VLLM_RPC_BASE_PATH"
-LINK = "sockets"
+LINK, SHARED = "sockets", "shared.json"
 PREFIX = "stoker-r-"
 _SHARED = "/tmp"
 _LIMIT = 107
@@ -45,9 +46,22 @@ def provide(env: dict[str, str], spec: Mapping[str, Any], run_dir: str) -> dict[
     return env if path is None else {**env, VARIABLE: path}
 
 
+def note(run_dir: str, pids: Iterable[int]) -> None:
+    """Keep which shared memory the run's processes map. Raises OSError."""
+    mapped: dict[str, int] = {}
+    segments.note(mapped, pids)
+    if mapped:
+        disk.write_json(f"{run_dir}/{SHARED}", {"schema": 1, "mapped": mapped})
+
+
+def noted(run_dir: str) -> bool:
+    """Whether there is something to remove once the run has ended."""
+    return os.path.islink(f"{run_dir}/{LINK}") or os.path.exists(f"{run_dir}/{SHARED}")
+
+
 def remove(run_dir: str) -> bool:
-    """Take what the run's processes left, of which none is left. False where it has no directory,
-    or one of its sockets is in use (this run directory is a copy of one that lives)."""
+    """Take what the run's processes left, of which none is alive. False where nothing was noted, or
+    a socket is in use (this run directory is a copy of one that lives)."""
     link = f"{run_dir}/{LINK}"
     try:
         path = os.readlink(link)
@@ -58,8 +72,11 @@ def remove(run_dir: str) -> bool:
     for meeting in _meetings(f"{run_dir}/log"):
         disk.remove(meeting)
         segments.remove_named(os.path.basename(meeting) + "-")
+    mapped = (disk.read_json(f"{run_dir}/{SHARED}") or {}).get("mapped") or {}
+    segments.remove_abandoned(mapped)
+    disk.remove(f"{run_dir}/{SHARED}")
     if not path:
-        return False
+        return bool(mapped)
     if _is_ours(path):
         for name in os.listdir(path):
             disk.remove(f"{path}/{name}")
