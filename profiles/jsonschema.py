@@ -17,7 +17,7 @@ def json_schema(schema: ArgumentSchema | None = None) -> dict[str, Any]:
     """JSON Schema (2020-12) of a profile file; arguments are those of `schema`, or of the newest
     vLLM that Stoker knows. Argument names with underscores and with dashes are both offered."""
     schema = schema or shipped()
-    root = msgspec.json.schema(Profile, ref_template="#/$defs/{name}")
+    root = msgspec.json.schema(Profile)
     definitions = root["$defs"]
     properties = dict(definitions.pop("Profile")["properties"])
     for own in ("name", "path"):
