@@ -154,7 +154,8 @@ class UnitView:
     against it in a line, "" where nothing does; None where it is not known. `profile_problem`
     says why the profile cannot be read now; `url` is where clients find it, `unix:PATH` for a Unix
     socket; `sweep` is the interrupted sweep whose point runs;
-    `owed`: the restart policy's next start was lost with the shim that was to make it."""
+    `owed`: the restart policy's next start was lost with the shim that was to make it; `doing`:
+    an operation is at work on it, and `note` says what it is at."""
 
     unit: str
     kind: Kind
@@ -187,6 +188,7 @@ class UnitView:
     sweep: str = ""
     owed: bool = False
     url: str | None = None
+    doing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

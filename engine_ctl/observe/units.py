@@ -181,6 +181,7 @@ class UnitWatch:
                 kind,
                 profile,
                 note=self.problem or self._doing or "",
+                doing=self._doing is not None and not self.problem,
                 run=None if run is None else run.id,
                 profile_problem=self.profile_problem,
             )
@@ -226,6 +227,7 @@ class UnitWatch:
             profile_problem=self.profile_problem,
             cause=self.facts.cause if self.facts is not None and life.ended else None,
             hints=self._hints(load) if phase is Phase.READY or phase is Phase.SLEEPING else (),
+            doing=self._doing is not None and not self.problem,
             note=self.problem or self._doing or note_of(life, phase, kind, healthy, error, owed),
             owed=owed,
             runtime=spec.runtime,
