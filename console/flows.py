@@ -45,7 +45,7 @@ class Flows:
         unit = self.app.unit_named(target) or self.app.shown_screen.unit
         if entry.scope == "unit":
             if unit is None:
-                self.app.say("Select a unit first.", "warn")
+                self.app.say(self._nothing_selected(), "warn")
                 return
             why = actions.refusal(entry, unit)
             if why is not None:
@@ -62,6 +62,10 @@ class Flows:
             method(unit, target)
             return
         self.open(id)
+
+    def _nothing_selected(self) -> str:
+        there = self.app.snapshot is not None and self.app.snapshot.units
+        return "Select a unit first." if there else "There is no unit yet: n makes one."
 
     def _leave_help(self, entry: actions.Action) -> None:
         """What is done out of the help is done on the screen that it lies over."""
@@ -235,7 +239,7 @@ class Flows:
             if profile:
                 self.forecast(name, profile)
 
-        self.app.push_screen(ChooseProfile(f"Swap {name} to", unit.profile), chosen)
+        self.app.push_screen(ChooseProfile(f"Swap {name} to", unit.profile, "forecast"), chosen)
 
     def do_forecast(self, unit: UnitView | None, target: str) -> None:
         if unit is not None:
@@ -295,7 +299,7 @@ class Flows:
             if profile:
                 self.create(profile)
 
-        self.app.push_screen(ChooseProfile("New unit from", None), chosen)
+        self.app.push_screen(ChooseProfile("New unit from", None, "make a unit"), chosen)
 
     def create(self, profile: str) -> None:
         """Make a unit of a profile; it is not started."""

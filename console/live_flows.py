@@ -41,8 +41,11 @@ class LiveFlows:
         from console.screens.log_choose import LogChoose
 
         title = f"Put {clean(unit.unit)} to sleep?"
+        warning = ""
         if unit.load and unit.load.running:
-            title += f"  ⚠ {n.count(unit.load.running)} requests run and are aborted"
+            number = unit.load.running
+            follows = "runs and is aborted" if number == 1 else "run and are aborted"
+            warning = f"{n.counted(number, 'request')} {follows}"
 
         def chosen(levels: tuple[str, ...] | None) -> None:
             if levels:
@@ -50,7 +53,8 @@ class LiveFlows:
                 self._begin("sleep", unit, lambda: self.app.ops.sleep(unit.unit, level))
 
         options = [(level, f"level {level}  {text}") for level, text in SLEEPS]
-        self.app.push_screen(LogChoose(title, options, several=False, every=False), chosen)
+        card = LogChoose(title, options, (), False, False, verb="sleep", warning=warning)
+        self.app.push_screen(card, chosen)
 
     def adapter_load(self, unit: UnitView) -> None:
         from console.screens.form import Field, FormScreen
@@ -83,7 +87,8 @@ class LiveFlows:
             else:
                 options = [(name, f"{name}  {path or ''}".rstrip()) for name, path in value]
                 title = f"Unload from {clean(unit.unit)}"
-                self.app.push_screen(LogChoose(title, options, several=False, every=False), chosen)
+                card = LogChoose(title, options, (), several=False, every=False, verb="unload")
+                self.app.push_screen(card, chosen)
 
         def chosen(names: tuple[str, ...] | None) -> None:
             if names:

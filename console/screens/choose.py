@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 class ChooseProfile(CardScreen[str | None]):
-    """Dismissed with a profile's name, or None. `current` cannot be chosen."""
+    """Dismissed with a profile's name, or None. `current` cannot be chosen; `verb` says what enter
+    does."""
 
     CURSOR: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
 
-    def __init__(self, title: str, current: str | None) -> None:
+    def __init__(self, title: str, current: str | None, verb: str) -> None:
         super().__init__()
+        self._verb = verb
         self._title = title
         self._current = current
         self._profiles: tuple[ProfileSummary, ...] | None = None
@@ -57,8 +59,12 @@ class ChooseProfile(CardScreen[str | None]):
         else:
             found = [p for p in self._profiles if p.name != self._current and not p.problem]
             listed = [i for i in view.listing(found, self.room) if i.key or not self.word]
-            lines += filtered(listed, self.word)
-        keys = (*key_spans("enter", "take"), *key_spans("esc", "back"))
+            kept = filtered(listed, self.word)
+            if self.word and not kept:
+                told = f"no profile contains “{self.word}”"
+                kept = [Item(None, (line(Span(told, "muted")),))]
+            lines += kept
+        keys = (*key_spans("enter", self._verb), *key_spans("esc", "back"))
         self.put(cast("list[Item]", lines), least=min(self.room, 70), keys=keys)
 
     def on_key(self, event: events.Key) -> None:

@@ -133,4 +133,7 @@ class DeckScreen(StokerScreen):
         set_height(self.lines("log-title"), int(unit is not None))
         log = self.lines("log")
         room = max(log.size.height, 1)
-        log.set_lines(deck.tail(lines, cells - 1)[-max(room, 100) :])
+        found = deck.tail(lines, cells - 1)[-max(room, 100) :]
+        if not found and unit is not None and unit.log == path:
+            found = deck.no_tail(unit)
+        log.set_lines(found)

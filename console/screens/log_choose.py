@@ -34,14 +34,19 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
         chosen: Sequence[str] = (),
         several: bool = True,
         every: bool = True,
+        verb: str = "take",
+        warning: str = "",
     ) -> None:
-        """`every`: leaving the choice open is one too (an empty tuple)."""
+        """`every`: leaving the choice open is one too (an empty tuple). `verb` says what enter
+        does, `warning` what it costs."""
         super().__init__()
         self._title = title
         self._options = tuple(options)
         self._chosen = [key for key, _ in options if key in chosen]
         self._several = several
         self._every = every
+        self._verb = verb
+        self._warning = warning
 
     def on_mount(self) -> None:
         content = self.query_one("#content", Lines)
@@ -55,18 +60,19 @@ class LogChoose(CardScreen[tuple[str, ...] | None]):
 
     def show(self) -> None:
         items = [Item(None, (line(Span(self._title, "bold")), ()))]
+        if self._warning:
+            items.append(Item(None, (line(Span(f"⚠ {self._warning}", "warn")), ())))
         for key, text in self._options:
             on = key in self._chosen
             sign = ("[x] " if on else "[ ] ") if self._several else ("● " if on else "  ")
             items.append(Item(key, (line(Span(sign, "accent"), Span(clean(text))),)))
-        keys = [*key_spans("enter", "take")]
+        keys = [*key_spans("enter", self._verb)]
         if self._several:
             keys += key_spans("space", "one more or less")
         if self._every:
             keys += key_spans("a", "all")
         keys += key_spans("esc", "back")
-        items.append(Item(None, ((), tuple(keys))))
-        self.put(items, least=min(self.room, 40))
+        self.put(items, least=min(self.room, 40), keys=tuple(keys))
 
     def action_mark(self) -> None:
         key = self.query_one("#content", Lines).key

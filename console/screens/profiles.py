@@ -136,13 +136,15 @@ class ProfilesScreen(StokerScreen):
             left += [Span(" filter ", "muted"), Span(clean(self.word), "match")]
         unit = self.stoker.selected_unit
         keys: list[Span] = []
-        for id in ("edit", "difference", "copy", "create", "filter"):
+        ids = ("edit", "difference", "copy", "create", "other_side", "filter")
+        for id in ids if cells >= 110 else [id for id in ids if id != "other_side"]:
             entry = actions.action(id if id == "filter" else f"profiles_{id}")
             title = entry.title
             if id == "difference":
-                if unit is None or unit.kind is not Kind.ENGINE or cells < 100:
+                if unit is None or unit.kind is not Kind.ENGINE:
                     continue
-                title += f" to {clip_middle(clean(unit.unit), 20)}"
+                if cells >= 100:
+                    title += f" from {clip_middle(clean(unit.unit), 20)}"
             keys += [Span(entry.key, "key", entry.id), Span(f" {title}  ", "foot", entry.id)]
         keys += [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
         return spread(left, keys, cells)
@@ -194,6 +196,10 @@ class ProfilesScreen(StokerScreen):
     def action_other_side(self) -> None:
         right = self.lines("detail")
         (self.lines("list") if right.has_focus else right).focus()
+
+    def on_descendant_focus(self) -> None:
+        """Which side has the keys is seen: the list is paler while it has not."""
+        self.lines("list").set_class(self.focused is self.lines("detail"), "away")
 
     def action_difference(self) -> None:
         unit = self.stoker.selected_unit

@@ -83,12 +83,21 @@ def log_title(unit: UnitView | None, following: bool, cells: int) -> Line:
         return ()
     run = clip_middle(clean(unit.run or "no run yet"), max(cells - 30, 12))
     left = (
-        Span(" log ", "title"),
+        Span(f"{' log':<8}", "title"),
         Span(f"{run} ", "bold"),
         Span("▾ " if following else "", "muted"),
     )
     right = (Span("[l] whole log ", "key", "log", unit.unit),) if unit.run else ()
     return spread(left, right, cells)
+
+
+def no_tail(unit: UnitView) -> list[Line]:
+    """What stands where the end of a log would while there is none."""
+    if unit.run is None:
+        told = "" if unit.doing else "Never started: s starts it, f says what a start would meet."
+    else:
+        told = "Nothing written yet."
+    return [line(Span(f"{'':<8}{told}", "muted"))] if told else []
 
 
 def tail(lines: Sequence[str], cells: int) -> list[Line]:
@@ -150,8 +159,8 @@ def hint_line(unit: UnitView | None, cells: int) -> Line | None:
     """The first hint of the selected unit, with the key to all of them."""
     if unit is None or not unit.hints:
         return None
-    more = f"[h] all {len(unit.hints)} hints " if len(unit.hints) > 1 else "[h] hint "
-    left = line(Span(" hint: ", "info"), Span(clean(unit.hints[0])))
+    more = f"[h] {len(unit.hints)} hints " if len(unit.hints) > 1 else "[h] hint "
+    left = line(Span(f"{' hint':<8}", "title"), Span(clean(unit.hints[0])))
     return spread(left, (Span(more, "key", "hints", unit.unit),), cells)
 
 
@@ -162,6 +171,7 @@ def footer(
     last = [entry for entry in allowed_now(unit) if (entry.rank or 0) >= 90]
     first = [*extra, *(e for e in allowed_now(unit) if (e.rank or 0) < 90 and not fixed)]
     right = _keys(last)
+    right[-1] = right[-1]._replace(text=right[-1].text.rstrip() + " ")
     spans: list[Span] = [Span(" ")]
     for entry in first:
         more = _keys([entry])

@@ -48,7 +48,7 @@ def share(
     """Rows for each part of a deck `height` rows high, given the rows that each could use."""
     gap = gap_rows(height)
     left = height - _FIXED - footer_rows(height) - machine - alerts - 2 * gap - int(hint)
-    log_floor = (3 if height < 30 else 6) if log else 0
+    log_floor = (1 if height < 20 else 3 if height < 30 else 6) if log else 0
     event_floor = min(events, 1 if height < 30 else 3)
     unit_rows = max(1, min(units, left - log_floor - event_floor))
     left -= unit_rows

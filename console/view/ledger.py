@@ -18,8 +18,8 @@ COLUMNS = (
     Column("pid", "pid", 8, True),
     Column("user", "user", 8, priority=4),
     Column("fits", "again≤", 6, True, priority=1),
-    Column("parts", "of which, or command", 28, priority=2, grow=1),
-    Column("command", "command", 16, priority=5, grow=2),
+    Column("parts", "of which, or command", 20, priority=2, grow=1),
+    Column("command", "command", 16, priority=2, grow=2),
 )
 _STYLE = {"orphan": "error", "other": "muted"}
 

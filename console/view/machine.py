@@ -25,7 +25,8 @@ def header(snapshot: Snapshot, cells: int) -> Line:
     """Host, GPUs, driver, runtimes, and the clock at the right edge."""
     host = snapshot.host
     name = short_host(clean(host.hostname))
-    left: list[Span] = [Span(" STOKER ", "brand"), Span(" "), Span(name, "bold")]
+    brand = [Span(" STOKER ", "brand"), Span(" ")] if cells >= 60 else [Span(" ")]
+    left: list[Span] = [*brand, Span(name, "bold")]
     facts = []
     if snapshot.gpus:
         names = Counter(short_name(gpu.name) for gpu in snapshot.gpus)
@@ -162,8 +163,8 @@ def machine(snapshot: Snapshot, cells: int, limit: int) -> list[Line]:
         kept = sorted(gpus, key=_fullness, reverse=True)[: limit - 1]
         shown = sorted(kept, key=lambda gpu: gpu.index)
         rest = Span(f" + {len(gpus) - len(shown)} GPUs with more room", "muted")
-        key = Span("  [g] memory of all", "key", "ledger")
-        return [*(gpu_line(gpu, cells) for gpu in shown), (rest, key)]
+        key = Span("  [g] memory of all" if cells >= 60 else "  [g]", "key", "ledger")
+        return [*(gpu_line(gpu, cells) for gpu in shown), clip_line((rest, key), cells)]
     lines = [gpu_line(gpu, cells) for gpu in gpus]
     notes = [note for gpu in gpus for note in gpu.notes]
     if notes and len(lines) < limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 UNKNOWN = "–"
 GIB = 1024**3
@@ -29,9 +30,39 @@ def count(value: int | float | None) -> str:
     return UNKNOWN if value is None or value != value else f"{value:,.0f}".replace(",", " ")
 
 
+def counted_in(value: int | float | None, cells: int) -> str:
+    """A whole number that fits: in groups, without, or in thousands, millions, …: `123k`. A figure
+    that is cut off would read as a smaller one."""
+    text = count(value)
+    if len(text) <= cells or value is None:
+        return text
+    if len(text := text.replace(" ", "")) <= cells:
+        return text
+    scaled = float(value)
+    for sign in "kMGT":
+        scaled /= 1000
+        for digits in (1, 0):
+            if len(text := f"{scaled:.{digits}f}{sign}") <= cells:
+                return text
+    return text
+
+
 def counted(value: int | float | None, noun: str) -> str:
     """`1 request`, `12 requests`, `3 412 requests`."""
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order, neighbours joined: `0-3,6`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in found
+    )
 
 
 def percent(value: float | None, digits: int = 0) -> str:
@@ -65,6 +96,13 @@ def age(value: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} m {whole % 60:02d} s"
     return seconds(value)
+
+
+def uptime(value: float | None) -> str:
+    """For how long something is up: seconds in its first minute, then nothing that ticks."""
+    if value is None or not 60 <= value < 3600:
+        return age(value)
+    return f"{int(value) // 60} m"
 
 
 def milliseconds(value: float | None) -> str:

@@ -27,6 +27,8 @@ TRENDS = (
     ("itl_p95", "between tokens p95", "ms", 1000.0),
 )
 _TALLEST = 4
+_INDENT = 9
+_ROOMY = 26  # rows from which on a blank one between hints and figures costs nothing
 EXTRAS = {
     "spec_acceptance": ("speculation accepted", "%"),
     "spec_mean_length": ("speculation, mean length", ""),
@@ -58,6 +60,8 @@ def items(unit: UnitView, cells: int, height: int = 0) -> list[Item]:
     rejected = _rejections(load)
     if rejected:
         found.append(Item(None, (clip_line(rejected, cells),)))
+    if height >= _ROOMY and sum(len(item.lines) for item in found) > 1:
+        found.append(Item(None, ((),)))
     for rank in load.ranks:
         found.append(Item(f"rank {rank.engine}", tuple(_rank(rank, len(load.ranks), cells))))
     above = sum(len(item.lines) for item in found)
@@ -67,10 +71,11 @@ def items(unit: UnitView, cells: int, height: int = 0) -> list[Item]:
 
 def _hints(unit: UnitView, cells: int) -> list[Line]:
     lines: list[Line] = [()]
-    for hint in unit.hints:
-        first, *rest = wrap(clean(hint), max(cells - 8, 20)) or [""]
-        lines.append(line(Span(" hint: ", "info"), Span(first)))
-        lines += [line(Span(" " * 7 + text)) for text in rest]
+    for index, hint in enumerate(unit.hints):
+        label = "" if index else " hints" if len(unit.hints) > 1 else " hint"
+        first, *rest = wrap(clean(hint), max(cells - _INDENT - 1, 20)) or [""]
+        lines.append(line(Span(f"{label:<{_INDENT}}", "title"), Span(first)))
+        lines += [line(Span(" " * _INDENT + text)) for text in rest]
     if unit.load and unit.load.healthy is False:
         text = " ✗ /health does not answer 200: the figures may be frozen"
         lines.append(line(Span(text, "error")))
@@ -100,9 +105,9 @@ def _rank(rank: RankLoad, ranks: int, cells: int) -> list[Line]:
     facts.append((Span("KV ", "muted"), Span(n.percent(rank.kv_cache_usage) + " %", kv)))
     if rank.sleep_state not in (None, "awake"):
         facts.append((Span(f"z asleep: {clean(rank.sleep_state or '')}", "info"),))
-    lines = side_by_side(Span(f"{name:<9}", "title"), facts, cells)
+    lines = side_by_side(Span(f"{name:<{_INDENT}}", "title"), facts, cells)
     lines += side_by_side(
-        Span(" " * 9),
+        Span(" " * _INDENT),
         [
             (Span("generation ", "muted"), Span(n.count(rank.tokens_per_second) + " tok/s")),
             (Span("prompt ", "muted"), Span(n.count(rank.prompt_tokens_per_second) + " tok/s")),
@@ -120,10 +125,12 @@ def _latencies(rank: RankLoad, cells: int) -> list[Line]:
     if not known:
         return []
     labels = list(dict.fromkeys(label for name in known for label in rank.percentiles[name]))
-    head = " " * 9 + pad("last minute", 16) + "".join(pad(label, 11, True) for label in labels)
+    head = (
+        " " * _INDENT + pad("last minute", 16) + "".join(pad(label, 11, True) for label in labels)
+    )
     lines: list[Line] = [line(Span(head, "muted"))]
     for name in known:
-        spans = [Span(" " * 9 + pad(LATENCIES[name], 16))]
+        spans = [Span(" " * _INDENT + pad(LATENCIES[name], 16))]
         for label in labels:
             value = rank.percentiles[name].get(label)
             over = "> " if f"{name}.{label}" in rank.over else ""
@@ -142,9 +149,9 @@ def _extras(extra: Mapping[str, float | str], cells: int) -> list[Line]:
         for key, value in extra.items()
         if key.startswith("finished_") and value
     ]
-    room = max(cells - 10, 20)
+    room = max(cells - _INDENT - 1, 20)
     wrapped = wrap(" · ".join(text.replace(" ", "\u00a0") for text in texts), room)
-    return [line(Span(" " * 9 + text.replace("\u00a0", " "), "muted")) for text in wrapped]
+    return [line(Span(" " * _INDENT + text, "muted")) for text in wrapped]
 
 
 def _value(value: float | str, unit: str) -> str:

@@ -7,7 +7,7 @@ widget maps it to the theme. Width is counted in terminal cells.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -16,6 +16,11 @@ _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[0-~])"
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_BLANKS = re.compile(r"[ \t\r\n]+")
+# The blank between a figure and its unit, and between the groups of a large one.
+_FIGURE = re.compile(
+    r"(?<=\d) (?=(?:[KMGT]iB|ms|tok/s|GPUs?|[sdhmW%]|°C|\d{3})(?![\w]))|(?<=\d [hmd]) (?=\d)"
+)
 
 
 class Span(NamedTuple):
@@ -139,10 +144,21 @@ def fold(spans: Line, cells: int) -> list[Line]:
 
 
 def wrap(text: str, cells: int, limit: int = 0) -> list[str]:
-    """Words of `text` on lines of at most `cells`; at most `limit` lines (0: any number)."""
+    """Words of `text` on lines of at most `cells`; at most `limit` lines (0: any number). A figure
+    stays with its unit, and what no-break spaces join stays together; they become blanks."""
+    return [part.replace("\u00a0", " ") for part in _wrapped(text, cells, limit)]
+
+
+def _words(text: str, cells: int) -> Iterator[str]:
+    """What may not be parted, unless it is wider than a line."""
+    for word in _BLANKS.split(_FIGURE.sub("\u00a0", text).strip()):
+        yield from [word] if cell_len(word) <= cells else word.split("\u00a0")
+
+
+def _wrapped(text: str, cells: int, limit: int) -> list[str]:
     lines: list[str] = []
     current = ""
-    for word in text.split():
+    for word in _words(text, cells):
         trial = f"{current} {word}" if current else word
         if cell_len(trial) <= cells:
             current = trial

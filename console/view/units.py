@@ -88,11 +88,11 @@ def unit_lines(
         "unit": Span(clip_middle(clean(unit.unit), _cells(columns, "unit")), "bold"),
         "profile": _profile(unit, columns),
         "model": clip_middle(_model(unit), _cells(columns, "model")),
-        "phase": phase_words(unit),
+        "phase": phase_words(unit, _cells(columns, "phase")),
         "weights": _weights(unit),
-        "gpu": ",".join(map(str, unit.gpus)) or "–",
+        "gpu": _gpus(unit, _cells(columns, "gpu")),
         "port": str(unit.port) if unit.port else "–",
-        **_load(unit),
+        **_load(unit, columns),
         "trend": Span(_trend(unit, columns), "accent"),
     }
     span_from = None
@@ -111,6 +111,8 @@ def unit_lines(
 
 def sign_of(unit: UnitView) -> tuple[str, str]:
     """The sign before a name and its style; there is a word beside it always."""
+    if _preparing(unit):
+        return "◐", "accent"
     if unit.phase is None:
         return "○", "muted"
     if unit.phase in STARTING:
@@ -118,18 +120,27 @@ def sign_of(unit: UnitView) -> tuple[str, str]:
     return SIGNS[unit.phase]
 
 
-def phase_words(unit: UnitView) -> Span:
-    """The phase with its counted progress: `capturing 31/51`."""
-    if unit.phase is None:
+def _preparing(unit: UnitView) -> bool:
+    """A start or a swap is at work on it, and no process of it runs yet."""
+    return unit.doing and (unit.phase is None or unit.phase in ENDED)
+
+
+def phase_words(unit: UnitView, cells: int = 80) -> Span:
+    """The phase with its counted progress: `capturing 31/51`, or, where that does not fit, as a
+    share: `capturing 60 %`."""
+    if _preparing(unit):
+        return Span("preparing", "accent")
+    if unit.phase is None or unit.phase is Phase.EXITED:
         return Span("stopped", "muted")
     text = str(unit.phase)
     if unit.progress and unit.kind is Kind.BENCH:
         text = clean(unit.progress.label)
     if unit.progress and (unit.progress.done or unit.progress.total):
-        total = f"/{unit.progress.total}" if unit.progress.total is not None else ""
-        text += f" {unit.progress.done}{total}"
-    if unit.phase is Phase.EXITED:
-        return Span("stopped", "muted")
+        done, total = unit.progress.done, unit.progress.total
+        known = f" {done}" if total is None else f" {done}/{total}"
+        if len(text + known) > cells and total:
+            known = f" {n.percent(done / total)} %"
+        text += known
     return Span(text, sign_of(unit)[1])
 
 
@@ -151,9 +162,16 @@ def _model(unit: UnitView) -> str:
     return clean(unit.model or "–").rstrip("/").rsplit("/", 1)[-1]
 
 
+def _gpus(unit: UnitView, cells: int) -> str:
+    text = n.ranges(unit.gpus) or "–"
+    return text if len(text) <= cells else f"× {len(unit.gpus)}"
+
+
 def _weights(unit: UnitView) -> str | Span:
+    if unit.kind is Kind.PRELOAD and unit.memory_bytes:
+        return n.size(unit.memory_bytes)
     if unit.kind is not Kind.ENGINE:
-        return n.size(unit.memory_bytes) if unit.memory_bytes else ""
+        return "–"
     if unit.verdict is None or unit.phase is None or unit.phase in ENDED:
         return "–"
     return Span(str(unit.verdict), VERDICTS[unit.verdict])
@@ -165,19 +183,22 @@ def _trend(unit: UnitView, columns: Sequence[Column]) -> str:
     return "  " + sparkline(history, cells - 2) if cells > 2 else ""
 
 
-def _load(unit: UnitView) -> dict[str, str | Span]:
+def _load(unit: UnitView, columns: Sequence[Column]) -> dict[str, str | Span]:
     load = unit.load
-    values: dict[str, str | Span] = {"up": n.age(unit.uptime_s), "start": n.seconds(unit.start_s)}
+    values: dict[str, str | Span] = {
+        "up": n.uptime(unit.uptime_s),
+        "start": n.seconds(unit.start_s),
+    }
     if load is None:
         return values
-    waiting = n.count(load.waiting)
+    waiting = n.counted_in(load.waiting, _cells(columns, "waiting"))
     kv = n.percent(load.kv_cache_usage)
     full = load.kv_cache_usage is not None and load.kv_cache_usage >= 0.95
     values |= {
-        "running": n.count(load.running),
+        "running": n.counted_in(load.running, _cells(columns, "running")),
         "waiting": Span(waiting, "warn") if load.waiting else waiting,
         "kv": Span(kv, "warn") if full else kv,
-        "tokens": n.count(load.tokens_per_second),
+        "tokens": n.counted_in(load.tokens_per_second, _cells(columns, "tokens")),
     }
     return values
 
@@ -186,6 +207,8 @@ def _instead_of_load(unit: UnitView, room: int) -> Line:
     """What stands in the place of load figures while there are none."""
     if unit.phase is not None and unit.phase in STARTING:
         return _step(unit, room)
+    if _preparing(unit):
+        return line(Span(clean(unit.note), "accent"))
     if unit.phase in (Phase.FAILED, Phase.LOST):
         category = clean(unit.cause.category) if unit.cause else "no cause found yet"
         key = Span(" [y] why", "key", "why", unit.unit)
@@ -193,8 +216,11 @@ def _instead_of_load(unit: UnitView, room: int) -> Line:
     if unit.phase is Phase.ORPHANED:
         return line(Span("supervisor gone, engine alive", "warn"))
     if unit.kind is not Kind.ENGINE or unit.phase in (None, Phase.EXITED):
-        up = f"up {n.age(unit.uptime_s)}" if unit.uptime_s is not None else ""
-        return line(Span(clean(unit.note) or up, "" if unit.phase is Phase.READY else "muted"))
+        up = f"up {n.uptime(unit.uptime_s)}" if unit.uptime_s is not None else ""
+        told = clean(unit.note) or up
+        if unit.kind is Kind.STANDBY and unit.memory_bytes:
+            told = " · ".join(text for text in (told, n.size(unit.memory_bytes)) if text)
+        return line(Span(told, "" if unit.phase is Phase.READY else "muted"))
     if unit.phase is Phase.SLEEPING and unit.note:
         return line(Span(clean(unit.note), "info"))
     return ()
@@ -226,6 +252,8 @@ def _step(unit: UnitView, room: int) -> Line:
 def beneath(unit: UnitView, cells: int) -> list[Line]:
     """Reasons of a fall back, the cause's hint, drift: at most two lines."""
     found: list[Line] = []
+    if _preparing(unit):
+        return found
     if unit.cause and unit.phase in (Phase.FAILED, Phase.LOST):
         found.append(line(Span(clean(unit.cause.hint or unit.cause.line), "error")))
     if unit.verdict is Verdict.FALLBACK and unit.phase not in ENDED:
@@ -277,6 +305,7 @@ def empty(runtimes: bool, cells: int, room: int = 24) -> list[Line]:
             lines += [(), _note_of("here")]
         action = {"n": "new", "p": "profiles", "?": "help"}.get(text, "")
         lines.append(line(Span(f"   {text:<18}  ", "key", action), Span(told)))
+    lines.append(())
     if len(lines) > room:
         lines = [spans for spans in lines if spans]
     return [clip_line(spans, cells) for spans in lines]

@@ -82,7 +82,7 @@ def _daemon(daemon: DaemonView, columns: Sequence[Column]) -> Line:
         "weights": n.size(daemon.weights_bytes),
         "socket": socket,
         "clients": _clients(daemon),
-        "since": n.age(daemon.since_s),
+        "since": n.uptime(daemon.since_s),
     }
     return (Span(f" {sign} ", style), *row(columns, values))
 

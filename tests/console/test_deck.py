@@ -37,7 +37,7 @@ def painted(app: StokerApp) -> str:
 async def test_the_deck_answers_at_a_glance(size: tuple[int, int], until: Any) -> None:
     app = make()
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "chat-8b" in painted(app) and "hint:" in painted(app))
+        await until(pilot, lambda: "chat-8b" in painted(app) and "hint " in painted(app))
         await pilot.pause()
         text = painted(app)
         assert "gpu-box" in text and "12:02:11" in text
@@ -45,7 +45,7 @@ async def test_the_deck_answers_at_a_glance(size: tuple[int, int], until: Any) -
         assert "[o] reap" in text
         assert "57" in text and "3 412" in text and "mapped" in text
         assert "dtype: daemon bfloat16, engine float16" in text
-        assert "max_num_seqs" in text.split("hint:")[1]
+        assert "max_num_seqs" in text.split("hint ")[1]
         assert len(text.split("\n")) == size[1]
         assert text.split("\n")[-1].strip().endswith("q leave")
 

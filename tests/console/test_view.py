@@ -30,7 +30,7 @@ from console.view import (
 )
 from console.view import numbers as n
 from console.widgets.meanings import contrast, readable
-from engine_ctl.model import Alert, GpuView, Holder, Kind, Phase, UnitView, Verdict
+from engine_ctl.model import Alert, GpuView, Holder, Kind, Phase, Progress, UnitView, Verdict
 from tests.console import answers, fakes
 
 WIDTHS = (60, 80, 93, 120, 160, 200, 250)
@@ -437,6 +437,75 @@ def test_history_is_as_high_as_there_is_room() -> None:
     rows = bars.tall_sparkline([0.0, 50.0, 100.0, float("nan")], 4, 2, 100.0)
     assert rows == ["  █ ", "▁██ "]
     assert bars.tall_sparkline([], 4, 2) == ["", ""]
+
+
+def test_a_figure_is_never_cut_to_a_smaller_one() -> None:
+    said = {5: "5", 1024: "1024", 123456: "123k", 999999: "1.0M", 1234567: "1.2M"}
+    assert {value: n.counted_in(value, 4) for value in said} == said
+    assert n.counted_in(123456, 7) == "123 456" and n.counted_in(None, 4) == "–"
+    assert all(len(n.counted_in(10**digits + 1, 4)) <= 4 for digits in range(15))
+    many = replace(fakes.load(), running=1024, waiting=123456, tokens_per_second=1234567.0)
+    busy = replace(fakes.gpu_units()[0], load=many)
+    for cells in (60, 80, 120, 200):
+        columns = units.columns_for((busy,), cells)
+        (row,) = texts(units.items((busy,), columns, cells))
+        assert "123k" in row and "…" not in row.split("mapped")[1], row
+
+
+def test_a_count_that_does_not_fit_is_a_share() -> None:
+    loading = replace(
+        fakes.gpu_units()[1], phase=Phase.LOADING, progress=Progress("shards", 12, 163)
+    )
+    assert units.phase_words(loading, 14).text == "loading 12/163"
+    assert units.phase_words(loading, 13).text == "loading 7 %"
+
+
+def test_many_gpus_are_a_range() -> None:
+    assert n.ranges((0, 1, 2, 3, 6)) == "0-3,6" and n.ranges((2, 3)) == "2,3"
+    for gpus, said in (((*range(8),), " 0-7 "), ((0, 2, 4, 6), " × 4 "), ((), " – ")):
+        unit = replace(fakes.gpu_units()[0], gpus=gpus)
+        columns = units.columns_for((unit,), 200)
+        assert said in texts(units.items((unit,), columns, 200))[0]
+
+
+def test_a_figure_stays_with_its_unit() -> None:
+    assert spans.wrap("others 0.0, free 0.4 GiB", 22) == ["others 0.0, free", "0.4 GiB"]
+    assert spans.wrap("up to 3 m 10 s or 3 412 tok/s", 12) == [
+        "up to",
+        "3 m 10 s or",
+        "3 412 tok/s",
+    ]
+    assert spans.wrap("a\u00a0b c", 4) == ["a b", "c"]
+    assert spans.wrap("3 412 tok/s", 5) == ["3 412", "tok/s"], "a narrow line parts it all the same"
+    told = texts(queues.items(fakes.gpu_units()[0], 80))
+    assert any("finished by stop 4 012" in text for text in told)
+
+
+def test_a_unit_that_is_being_started_says_so() -> None:
+    waits = UnitView("x", Kind.ENGINE, "p", note="importing vLLM once, in a standby", doing=True)
+    columns = units.columns_for((waits,), 120)
+    (row,) = texts(units.items((waits,), columns, 120))
+    assert "◐ x" in row and "preparing" in row and "importing vLLM" in row and "stopped" not in row
+    failed = replace(fakes.gpu_units()[3], doing=True, note="preparing the start")
+    whole = texts(units.items((failed,), columns, 120))
+    assert len(whole) == 1 and "failed" not in whole[0]
+
+
+def test_an_uptime_does_not_tick() -> None:
+    said = {None: "–", 12.5: "12 s", 60: "1 m", 3599: "59 m", 7811: "2 h 10 m"}
+    assert {value: n.uptime(value) for value in said} == said
+
+
+def test_an_empty_log_says_why() -> None:
+    never, runs = UnitView("x", Kind.ENGINE, "p"), UnitView("x", Kind.ENGINE, "p", run="x/1")
+    assert "s starts it" in spans.plain(deck.no_tail(never)[0])
+    assert "Nothing written yet" in spans.plain(deck.no_tail(runs)[0])
+    assert deck.no_tail(replace(never, doing=True)) == []
+
+
+@pytest.mark.parametrize("cells", (80, 120))
+def test_the_first_key_of_a_newcomer_is_in_the_footer(cells: int) -> None:
+    assert "n new" in spans.plain(deck.footer(None, cells))
 
 
 def test_other_holders_are_named_by_their_command() -> None:
