@@ -72,7 +72,8 @@ def note_of(
     """What an operator should know beside the phase, or "". `error` is why /health could not be
     asked ("refused", "timed out", …), `owed` that the unit's restart was lost with its shim."""
     if life.restarting:
-        return "restarts soon" if not life.note else f"{life.note}; restarts soon"
+        soon = f"waits for room: {life.facts.waits}" if life.facts.waits else "restarts soon"
+        return soon if not life.note else f"{life.note}; {soon}"
     if owed:
         return "its restart was lost with its shim; start it again"
     if life.note:

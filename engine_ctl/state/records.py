@@ -179,6 +179,13 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     gave_up: bool = False
 
 
+class WaitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """waits.json: what the shim of a run that has ended waits for before it starts the next."""
+
+    schema: int = 1
+    why: str = ""
+
+
 class UnitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """unit.json. `desired` is running or stopped."""
 

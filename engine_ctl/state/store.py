@@ -28,6 +28,7 @@ from engine_ctl.state.records import (
     RunSpec,
     StopRequest,
     UnitRecord,
+    WaitRecord,
 )
 
 UNIT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -95,6 +96,12 @@ class Run:
 
     def exit(self) -> ExitRecord | None:
         return atomic.read_record(self.dir / "exit.json", ExitRecord)
+
+    def waits(self) -> WaitRecord | None:
+        """None where it is damaged, too: it only says more."""
+        with contextlib.suppress(atomic.CorruptRecord):
+            return atomic.read_record(self.dir / "waits.json", WaitRecord)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 or becomes the next run's shim.
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
+# ruff: noqa: SIM105 - contextlib is memory in every shim
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ FULL_DISK_S = 1.0
 ROOM_S = 10.0
 STANDS_S = 2.0  # so long an answer about room stands while somebody else holds the unit's lock
 BY = "restart policy"
+WAITS = "waits.json"
 
 
 def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> None:
@@ -43,6 +45,7 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
             roomy = time.monotonic()
         if why:
             roomy = -ROOM_S
+            _say_waiting(ended, why)
             if not said:
                 ended.tell(f"waits for room before it is started again: {why}", "warning")
             said = True
@@ -50,6 +53,7 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
             due = time.monotonic() + min(ROOM_S, limit)
             left = 0.1
         elif left <= 0:
+            disk.remove(ended.path(WAITS))
             lock = disk.try_lock(f"{ended.unit_dir}/lock", f"restart of {ended.spec['run']}")
             if lock is not None:
                 try:
@@ -64,8 +68,16 @@ def start_again(ended: Watcher, delay_s: float, attempt: int, script: str) -> No
         poll.poll(int(min(left, LOOK_S) * 1000) + 1)
         ended.drain()
         reap()  # who asked for room, and what the run left to us
+    disk.remove(ended.path(WAITS))
     if ended.asked_by_signal:
         ended.request("a signal to the shim")
+
+
+def _say_waiting(ended: Watcher, why: str) -> None:
+    try:
+        disk.write_json(ended.path(WAITS), {"schema": 1, "why": why})
+    except OSError:
+        pass  # a full disk
 
 
 def _still_wanted(ended: Watcher) -> bool:

@@ -29,7 +29,8 @@ class Life(StrEnum):
 class Facts:
     """What can be seen of a run. `launching`: an operation holds its unit. `same_boot`: the
     machine was not restarted since the run's start (True while that is unknown). `original`: the
-    state directory whose run it is, where this one is a copy of that."""
+    state directory whose run it is, where this one is a copy of that. `waits`: what its restart
+    waits for, in words."""
 
     kind: Kind
     shim_holds: bool
@@ -41,6 +42,7 @@ class Facts:
     ready: ReadyRecord | None
     exit: ExitRecord | None
     original: str = ""
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def gather(run: Run, kind: Kind, *, boot: str | None = None) -> Facts:
     lives = who is not None and identity.alive(who.leader)
     record = run.exit()
     waiting = record is None and who is None and not holds
+    owes = holds and record is not None and record.restart_in_s is not None
+    again = run.waits() if owes else None
     return Facts(
         kind=kind,
         shim_holds=holds,
@@ -153,6 +157,7 @@ def gather(run: Run, kind: Kind, *, boot: str | None = None) -> Facts:
         ready=run.ready(),
         exit=record,
         original=original(run, who) if lives and not holds and record is None else "",
+        waits=again.why if again is not None else "",
     )
 
 

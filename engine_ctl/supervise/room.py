@@ -36,6 +36,7 @@ def lacking(needed: Mapping[str, int], gpus: Any) -> str | None:
         if free < bytes_needed:
             return (
                 f"GPU {gpu['index']} has {free / _GIB:.1f} GiB free, "
-                f"its weights need {bytes_needed / _GIB:.1f} GiB"
+                f"its weights need {bytes_needed / _GIB:.1f} GiB: "
+                f"{(bytes_needed - free) / _GIB:.1f} GiB are missing"
             )
     return None

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_ctl.model import Kind
+from engine_ctl.model import Kind, Phase
+from engine_ctl.observe.phase import note_of
 from engine_ctl.operations import explain
 from engine_ctl.operations.context import Context
 from engine_ctl.state import aftermath as kept
 from engine_ctl.state import events
 from engine_ctl.state.aftermath import MemoryRecord
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import aftermath, procs, room
+from engine_ctl.supervise import aftermath, liveness, procs, room
 from engine_ctl.supervise.stop import stop
 from profiles.model import Restart
 from tests.standin.rig import Rig, rig, until
@@ -27,6 +28,7 @@ from tests.standin.rig import Rig, rig, until
 __all__ = ["rig"]
 
 GIB = 1 << 30
+MISSING = "1.0 GiB are missing"
 ANSWERS = """#!/bin/sh
 case "$1" in
 --query-gpu=*)
@@ -212,7 +214,10 @@ def test_weights_wait_for_room_before_the_policy_loads_them_again(rig: Rig, smi:
     room = {"GPU-aaaa": 70 * GIB, "GPU-bbbb": 70 * GIB}
     run = killed(rig, restart=restart, room=room)
     said = until(lambda: [e for e in events.last(rig.dirs, 20) if "waits for room" in e.text])
-    assert "GPU 0 has 69.1 GiB free, its weights need 70.0 GiB" in said[0].text
+    why = "GPU 0 has 69.1 GiB free, its weights need 70.0 GiB: 0.9 GiB are missing"
+    assert said[0].text.endswith(why)
+    life = until(lambda: (look := liveness.look(run)).facts.waits and look)
+    assert note_of(life, Phase.FAILED) == f"waits for room: {why}"
     current = rig.store.current(run.unit)
     assert current is not None and current.id == run.id
     asked, who = Path(f"{smi}.asked"), run.identity()
@@ -223,7 +228,7 @@ def test_weights_wait_for_room_before_the_policy_loads_them_again(rig: Rig, smi:
     write(smi, ANSWERS.replace("73000", "71000"))
     again = until(lambda: (now := rig.store.current(run.unit)) and now.id != run.id and now)
     until(lambda: again.identity() is not None)
-    assert again.spec().room == room
+    assert again.spec().room == room and not (run.dir / "waits.json").exists()
     assert len([e for e in events.last(rig.dirs, 20) if "waits for room" in e.text]) == 1
     stop(again)
 
@@ -233,7 +238,10 @@ def test_weights_wait_for_room_before_the_policy_loads_them_again(rig: Rig, smi:
     [
         ({}, None),
         ({"GPU-a": 10 * GIB}, None),
-        ({"GPU-a": 11 * GIB}, "GPU 0 has 10.0 GiB free, its weights need 11.0 GiB"),
+        (
+            {"GPU-a": 11 * GIB},
+            "GPU 0 has 10.0 GiB free, its weights need 11.0 GiB: 1.0 GiB are missing",
+        ),
         ({"GPU-b": 11 * GIB, "GPU-c": 11 * GIB}, None),  # not known, not there
     ],
 )
