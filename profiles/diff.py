@@ -17,7 +17,7 @@ from profiles.costs import (
     drafts_from_weights,
     reloads,
 )
-from profiles.importing.secrets import is_secret
+from profiles.importing.secrets import is_secret, without_password
 from profiles.model import EnvRef, Preload, Profile
 from profiles.rules import as_map
 from profiles.schema import ArgumentSchema, canonical, shipped
@@ -159,8 +159,8 @@ def _arguments(
             }
             yield Change(
                 key=key,
-                before=MASK if secret and was is not None else was,
-                after=MASK if secret and now is not None else now,
+                before=MASK if secret and was is not None else without_passwords(was),
+                after=MASK if secret and now is not None else without_passwords(now),
                 cost=RELOAD
                 if weights and reloads(engine_key, plain, schema.version)
                 else LIVE
@@ -249,10 +249,19 @@ def _preload(
 
 
 def masked(name: str, value: Any) -> Any:
-    """A value as it may be shown: references by name, secrets as ****."""
+    """A value as it may be shown: references by name, secrets and passwords in URLs as ****."""
     if isinstance(value, EnvRef):
         return f"from env {value.from_env}" if value.from_env else f"from file {value.from_file}"
-    return MASK if isinstance(value, str) and value and is_secret(name) else value
+    if isinstance(value, str) and value and is_secret(name):
+        return MASK
+    return without_passwords(value)
+
+
+def without_passwords(value: Any) -> Any:
+    """The value with **** for passwords in a URL that it is or holds."""
+    if isinstance(value, str):
+        return without_password(value, MASK)
+    return [without_passwords(item) for item in value] if isinstance(value, list) else value
 
 
 def _compiled(profile: Profile, schema: ArgumentSchema) -> bool:

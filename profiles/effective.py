@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from profiles.argv import environment, preload_argv, serve_arguments, serve_argv
-from profiles.diff import MASK, masked
+from profiles.diff import MASK, masked, without_passwords
 from profiles.importing.references import has_references
 from profiles.importing.secrets import is_secret
 from profiles.loading import Resolved
@@ -110,23 +110,29 @@ def mask_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _mask_value(name: str, value: str) -> str:
-    if is_secret(name):
-        return _hidden(value)
-    if name == "watermark_config" and "key" in as_map(value):
-        return json.dumps(mask_arguments({name: dict(as_map(value))})[name])
-    return value
+    given = {} if is_secret(name) else dict(as_map(value))
+    if not given:
+        return str(_shown(name, value))
+    inside = _shown(name, given)
+    return value if inside == given else json.dumps(inside)
 
 
 def mask_arguments(args: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that may be shown."""
-    out: dict[str, Any] = {}
-    for name, value in args.items():
-        if is_secret(name) and not isinstance(value, bool):
-            value = [_hidden(v) for v in value] if isinstance(value, list) else _hidden(value)
-        elif name == "watermark_config" and isinstance(value, dict) and "key" in value:
-            value = {**value, "key": _hidden(value["key"])}
-        out[name] = value
-    return out
+    """Arguments that may be shown, those inside of JSON arguments too."""
+    return {name: _shown(name, value) for name, value in args.items()}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if is_secret(name) and not isinstance(value, bool):
+        return [_hidden(item) for item in value] if isinstance(value, list) else _hidden(value)
+    if isinstance(value, dict):
+        return {
+            key: _hidden(item) if (name, key) == ("watermark_config", "key") else _shown(key, item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_shown(name, item) for item in value]
+    return without_passwords(value)
 
 
 def _hidden(value: Any) -> str:

@@ -147,12 +147,14 @@ def yaml_text(profile: Profile) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A record as plain data; secrets in arguments are masked."""
+    """A record as plain data; secrets in arguments and environment are masked."""
+    from profiles.diff import masked
     from profiles.effective import mask_arguments
 
     data = msgspec.to_builtins(value)
     if isinstance(value, Profile):
         data["args"] = mask_arguments(data["args"])
+        data["env"] = {name: masked(name, item) for name, item in data["env"].items()}
     return data
 
 

@@ -53,11 +53,16 @@ def mask(text: str, known: Iterable[str] = ()) -> str:
     return _SHAPES.sub("***", text)
 
 
+def without_password(text: str, by: str = "***") -> str:
+    """The text with the passwords of URLs (`http://me:password@proxy`) replaced."""
+    return _URL.sub(lambda m: f"{m['scheme']}{by}@", text)
+
+
 def scrub(text: str, known: Iterable[str] = ()) -> str:
     """`mask`, and what is assigned to secret names or given to secret options in a command."""
     text = mask(text, known)
     text = _BEARER.sub(lambda m: m["how"] + "***", text)
-    text = _URL.sub(lambda m: m["scheme"] + "***@", text)
+    text = without_password(text)
 
     def assigned(match: re.Match[str]) -> str:
         spaced = not match["sep"].strip()

@@ -433,3 +433,27 @@ def test_command_lines_are_masked() -> None:
         "--watermark-config",
         '{"key": "****", "alpha": 1}',
     )
+    connector = '{"kv_connector_extra_config": {"password": "x", "port": 1}, "kv_role": "both"}'
+    assert mask_argv(["--kv-transfer-config", connector]) == (
+        "--kv-transfer-config",
+        '{"kv_connector_extra_config": {"password": "****", "port": 1}, "kv_role": "both"}',
+    )
+
+
+def test_passwords_in_urls_are_masked(tmp_path: Path) -> None:
+    text = """\
+model: org/m
+args: {plugin_url: "redis://:quux1@kv:6379/0", kv_transfer_config: {url: "tcp://a:quux2@h"}}
+env: {HTTPS_PROXY: "http://me:quux3@proxy:3128", NO_PROXY: "http://plain:8080/a@b"}
+"""
+    (tmp_path / "x.yaml").write_text(text)
+    (tmp_path / "y.yaml").write_text("model: org/m\n")
+    store = ProfileStore(tmp_path)
+    view = effective(store.load("x"))
+    shown = json.dumps(view.to_json()) + str(view.rows) + str(view.argv)
+    shown += str(diff(store.load("x").profile, store.load("y").profile, shipped()))
+    assert "quux" not in shown
+    assert view.env == {
+        "HTTPS_PROXY": "http://me:****@proxy:3128",
+        "NO_PROXY": "http://plain:8080/a@b",
+    }
