@@ -21,6 +21,7 @@ from typing import Any
 
 from engine_ctl.inside import standby_bench, standby_forker, standby_plan
 from engine_ctl.inside.probe_check import cuda_initialized
+from engine_ctl.inside.standby_metrics import settle_metrics
 from engine_ctl.inside.standby_process import (
     PR_SET_CHILD_SUBREAPER,
     Title,
@@ -159,6 +160,7 @@ class Become:
     def _child(self, before: dict[str, str], name: str) -> None:
         self.title.set(f"VLLM::{name}")
         settle_threads(before)
+        settle_metrics(before)
 
 
 class Order:

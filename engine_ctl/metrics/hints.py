@@ -238,7 +238,8 @@ ENGINE_RULES: tuple[Rule, ...] = (
         "no_statistics",
         "statistics",
         (("stats_disabled", ">", 0),),
-        "started with --disable-log-stats: no queues, KV use or token rates can be shown",
+        "/metrics has no figures, as with --disable-log-stats: no queues, KV use or token rates "
+        "can be shown",
         "disable_log_stats",
     ),
 )

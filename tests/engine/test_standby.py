@@ -18,6 +18,7 @@ import pytest
 
 from engine_ctl import identity
 from engine_ctl.errors import Failed
+from engine_ctl.metrics.sample import Parser, RankSample
 from engine_ctl.model import Kind
 from engine_ctl.paths import Dirs
 from engine_ctl.standby import lifecycle
@@ -128,6 +129,11 @@ class Engines:
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return str(json.load(answer)["choices"][0]["text"])
+
+    def figures(self) -> dict[str, RankSample]:
+        """What /metrics says, by rank."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
+            return {rank.engine: rank for rank in Parser().parse(answer.read()).ranks}
 
     def stop_all(self) -> None:
         for run in self.runs:
@@ -417,8 +423,9 @@ def test_a_host_short_of_memory_loses_its_standbys_and_no_engine(
 def test_an_engine_survives_the_death_of_its_standby(
     standing: Standing, engines: Engines, store: Store
 ) -> None:
-    """At any time of a start: tests/unit/test_standby_become.py."""
-    run = engines.run()
+    """At any time of a start: tests/unit/test_standby_become.py. One of several API servers, whose
+    figures are added up through files: forked ones had none."""
+    run = engines.run("--api-server-count", "2")
     lifecycle.become(standing, run)
     who = standing.run.identity()
     assert who is not None
@@ -426,6 +433,7 @@ def test_an_engine_survives_the_death_of_its_standby(
     until(lambda: liveness.look(standing.run).ended, "the standby's run has ended")
     engines.ready(run)
     assert engines.complete()
+    assert engines.figures()["0"].counters["generation_tokens"] == 6
     assert lifecycle.find(store, standing.identity) is None
     stop(run)
     assert not marked(run)

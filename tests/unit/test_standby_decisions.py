@@ -11,6 +11,7 @@ from engine_ctl.errors import Failed
 from engine_ctl.inside import standby_become, standby_forker
 from engine_ctl.inside.probe_check import _root, _text, plain
 from engine_ctl.inside.standby_become import choose, environment_difference
+from engine_ctl.inside.standby_metrics import VARIABLE, settle_metrics
 from engine_ctl.inside.standby_server import BadRequest
 from engine_ctl.inside.standby_threads import parse_cpus
 from engine_ctl.paths import Dirs
@@ -284,3 +285,19 @@ def test_no_more_standbys_end_than_needed_oldest_first() -> None:
     assert to_stop(costs, floor(total) - 1, total) == ["old"]
     assert to_stop(costs, floor(total) - GIB - 1, total) == ["old", "unknown"]
     assert to_stop(costs, None, total) == []
+
+
+def test_figures_of_several_servers_are_kept_in_the_files_that_vllm_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from prometheus_client import Counter, values
+    from prometheus_client.registry import CollectorRegistry
+
+    monkeypatch.setattr(values, "ValueClass", values.MutexValue)
+    before = dict(os.environ)
+    settle_metrics(before)
+    assert values.ValueClass is values.MutexValue
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    settle_metrics(before)
+    Counter("asked", "How often.", registry=CollectorRegistry()).inc()
+    assert [file.name for file in tmp_path.iterdir()] == [f"counter_{os.getpid()}.db"]
