@@ -21,6 +21,10 @@ _FILES = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
 # vLLM takes a value with one of these for the template itself.
 _TEMPLATE = "{}\n"
 
+# What a swap and a rollback write (a run: some 20 files of a block each), and the first of the log.
+START_BYTES = 4 << 20
+START_FILES = 64
+
 
 def files_problem(profile: Profile) -> str | None:
     """The first secret or path of the arguments that is not there; None: go on. Names that are no
@@ -45,6 +49,21 @@ def files_problem(profile: Profile) -> str | None:
     for what, path in named:
         if isinstance(path, str) and path.startswith(_LOCAL) and not _there(path):
             return f"profile {profile.name}: {what}: {path} does not exist"
+    return None
+
+
+def disk_problem(state: Path) -> str | None:
+    """Why a start could not be recorded in the state directory; None: go on. Nothing that runs is
+    to be stopped for what cannot be started."""
+    try:
+        disk = os.statvfs(state)
+    except OSError:
+        return None
+    free = disk.f_bavail * disk.f_frsize
+    if free < START_BYTES:
+        return f"the disk of {state} has {free >> 10} KiB left, too little for a start's records"
+    if disk.f_files and disk.f_favail < START_FILES:  # some file systems count no files
+        return f"the disk of {state} has room for {disk.f_favail} files, too few for a start's"
     return None
 
 

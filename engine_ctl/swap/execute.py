@@ -28,7 +28,7 @@ from engine_ctl.operations.lifecycle import (
     usable_runtime,
     wait_ready,
 )
-from engine_ctl.operations.local_files import files_problem
+from engine_ctl.operations.local_files import disk_problem, files_problem
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
     Endpoint,
@@ -96,7 +96,7 @@ def swap(
             if done is not None:
                 return done
         endpoint = swap_endpoint(ctx, unit, profile, live)
-        refuse_if([side_port_problem(ctx, profile, live)])
+        refuse_if([side_port_problem(ctx, profile, live), disk_problem(ctx.dirs.state)])
         prepared = prepare(
             ctx, unit, profile, runtime, endpoint, current.id if current else None, tell
         )

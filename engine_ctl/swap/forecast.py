@@ -12,7 +12,7 @@ from engine_ctl.observe import facts as run_facts
 from engine_ctl.operations import catalogue, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.lifecycle import usable_runtime
-from engine_ctl.operations.local_files import files_problem
+from engine_ctl.operations.local_files import disk_problem, files_problem
 from engine_ctl.operations.planning import Endpoint, model_problem
 from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.side_ports import side_port_problem
@@ -56,8 +56,8 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     checks = (model_problem, files_problem, dev_mode_problem)
     problems = (check(resolved.profile) for check in checks)
     errors += [problem for problem in problems if problem]
-    taken = side_port_problem(ctx, resolved.profile, live)
-    errors += [taken] if taken else []
+    here = (side_port_problem(ctx, resolved.profile, live), disk_problem(ctx.dirs.state))
+    errors += [problem for problem in here if problem]
     way = way_for(live, resolved.profile) if live is not None and before is not None else None
     if way is not None and way.live is not None:
         warnings.append(way.why)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engine_ctl.operations.checking import Checked
-from engine_ctl.operations.local_files import files_problem
+from engine_ctl.operations.local_files import disk_problem, files_problem
 from engine_ctl.standby.client import Check
 from profiles.model import EnvRef, Profile
 
@@ -99,3 +100,25 @@ def test_a_secret_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     assert "no absolute path" in str(found(EnvRef(from_file=file.name)))
     assert found(EnvRef(from_env="STOKER_TEST_TOKEN")) is None
+
+
+@pytest.mark.parametrize(
+    ("blocks", "files", "total", "said"),
+    [
+        (1024, 64, 100, None),
+        (1023, 64, 100, "has 4092 KiB left"),
+        (1024, 63, 100, "room for 63 files"),
+        (1024, 0, 0, None),
+    ],
+)
+def test_a_disk_without_room_for_a_start(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, files: int, total: int, said: str | None
+) -> None:
+    disk = SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_files=total, f_favail=files)
+    monkeypatch.setattr("os.statvfs", lambda _: disk)
+    found = disk_problem(Path("/s"))
+    assert found is None if said is None else said in str(found)
+
+
+def test_a_disk_that_does_not_say() -> None:
+    assert disk_problem(Path("/nowhere/at/all")) is None

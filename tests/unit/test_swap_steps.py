@@ -70,6 +70,17 @@ def in_order(texts: list[str], *wanted: str) -> bool:
     return all(any(want in text for text in rest) for want in wanted)
 
 
+def test_without_room_to_record_a_start_nothing_is_stopped(
+    here: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = here.current("u").id
+    monkeypatch.setattr("engine_ctl.operations.local_files.START_BYTES", 1 << 60)
+    with pytest.raises(Failed, match="too little for a start's records"):
+        swap(here, "two")
+    assert here.current("u").id == old and here.answers("u") == "1"
+    assert any("too little for a start" in error for error in forecast(here.ctx, "u", "two").errors)
+
+
 # Every step is an event
 
 
