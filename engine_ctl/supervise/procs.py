@@ -103,9 +103,10 @@ def identity(pid: int) -> dict[str, Any] | None:
 
 def find(record: dict[str, Any] | None, processes: dict[int, Proc], boot: str) -> Proc | None:
     """The live process that an identity record names, None when it is gone."""
-    if not record or record.get("boot") != boot:
-        return None
-    proc = processes.get(record.get("pid", 0))
+    if not isinstance(record, dict) or record.get("boot") != boot:
+        return None  # a damaged record may hold anything
+    pid = record.get("pid")
+    proc = processes.get(pid) if isinstance(pid, int) else None
     if proc is None or proc.start != record.get("start_ticks") or proc.state in "ZX":
         return None
     return proc

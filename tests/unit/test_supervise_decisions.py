@@ -341,3 +341,11 @@ def test_descendants_do_not_enter_what_is_foreign() -> None:
     processes = {p.pid: p for p in (proc(2, 1), proc(3, 2), proc(4, 3), proc(5, 2), proc(6, 5))}
     assert procs.descendants([2], processes, ()) == {3, 4, 5, 6}
     assert procs.descendants([2], processes, {5}) == {3, 4}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [None, "x", 5, [], {}, {"boot": "b"}, {"boot": "b", "pid": [1]}, {"boot": "b", "pid": "1"}],
+)
+def test_a_damaged_identity_names_no_process(record: Any) -> None:
+    assert procs.find(record, procs.table(), "b") is None
