@@ -252,7 +252,8 @@ def wait_ready(ctx: Context, run: Run, tell: Tell, poll_s: float = 0.03) -> None
         if life.ended:
             cause = watch.cause()
             ctx.event(run.unit, f"failed to start: {cause}", "error")
-            kind = PortTaken if cause.startswith("port_in_use: ") else Failed
+            own = cause.startswith((f"port_in_use: port {run.spec().port} ", "port_in_use: the "))
+            kind = PortTaken if own else Failed
             raise kind(f"{run.id} failed: {cause}; see: stoker why {run.unit}")
         now = time.monotonic()
         if now > look_at:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -95,11 +96,17 @@ def owner_words(pid: int) -> str:
     return f"run {run.parents[1].name}/{run.name} of Stoker's"
 
 
+def named_port(cause: Cause) -> int | None:
+    """The port that the cause names: the engine's own, or one at which its ranks meet."""
+    found = re.match(r"port (\d{1,5})\b", cause.hint)
+    return int(found[1]) if found is not None else None
+
+
 def with_owner(cause: Cause, port: int | None) -> Cause:
     """The cause that a port is taken, with who listens there now, where that can be known."""
     if cause.category != "port_in_use" or port is None or " is taken: " not in cause.hint:
         return cause
-    found = owner(port)
+    found = owner(named_port(cause) or port)
     if found is None:
         return cause
     pid, command = found

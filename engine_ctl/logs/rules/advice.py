@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from engine_ctl.logs.rules.base import Context, Rule, rule
+from engine_ctl.logs.rules.surroundings import SURROUNDINGS
 
 NO_ADVICE = "no known cause: this is the first error of the lowest process"
 _FREE = re.compile(r"Tried to allocate (\S+ \w+)")
@@ -40,8 +41,7 @@ ADVICE: tuple[Rule, ...] = (
     rule(
         "unknown",
         r"(?P<fault>illegal memory access|device-side assert|unspecified launch failure|"
-        r"misaligned address|illegal instruction|uncorrectable ECC error|launch timed out|"
-        r"cudaErrorLaunchFailure|GPU has fallen off the bus)",
+        r"misaligned address|illegal instruction|launch timed out|cudaErrorLaunchFailure)",
         "a GPU kernel failed ({fault}): look for Xid messages in dmesg, and try another "
         "--attention-backend or --enforce-eager; CUDA_LAUNCH_BLOCKING=1 names the true kernel",
     ),
@@ -111,7 +111,7 @@ ADVICE: tuple[Rule, ...] = (
     rule(
         "unknown",
         r"Attempted to load weight \((?P<file>[^\n]{1,80}?)\) into parameter "
-        r"\((?P<model>[^\n]{1,80}?)\)",
+        r"\((?P<model>(?:\([^()\n]*\)|[^()\n]){1,80})\)",
         "a tensor of the checkpoint has shape {file} and the model wants {model}: config.json and "
         "weight files do not belong together",
     ),
@@ -120,7 +120,7 @@ ADVICE: tuple[Rule, ...] = (
 
 def advice(text: str, context: Context) -> str:
     """The hint for an error that no rule knows."""
-    for item in ADVICE:
+    for item in (*SURROUNDINGS, *ADVICE):
         found = item.match(text, context)
         if found is not None:
             return item.advice(found, context)

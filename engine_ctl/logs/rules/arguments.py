@@ -216,6 +216,12 @@ def _in_environment(context: Context) -> bool:
 
 FIRST: tuple[Rule, ...] = (
     rule(
+        "bad_value",
+        r"VLLM_PORT '?tcp://",
+        "Kubernetes sets VLLM_PORT for a Service that is called vllm: rename the Service, or set "
+        "enableServiceLinks: false in the pod",
+    ),
+    rule(
         "bad_argument",
         r"^(?:usage: [^\n]*\n)?[\w.][\w./ -]{0,60}: error: ",
         _argument_hint,

@@ -7,6 +7,22 @@ import re
 from engine_ctl.logs.observations import signal_name
 from engine_ctl.logs.rules.base import Context, Rule, rule
 
+# What sets the ports at which ranks, connectors and readers of events meet, by their defaults.
+_SIDE_PORTS = {
+    29501: "master_port",
+    29550: "data_parallel_rpc_port",
+    5557: "kv_events_config",
+    5600: "VLLM_NIXL_SIDE_CHANNEL_PORT",
+    8998: "VLLM_MOONCAKE_BOOTSTRAP_PORT",
+}
+
+
+def _side_port_hint(found: re.Match[str], context: Context) -> str:
+    number = int(found["port"])
+    names = ", ".join(_SIDE_PORTS.values())
+    key = _SIDE_PORTS.get(number, f"the one of {names} that says so")
+    return f"port {number} is taken: stop who listens there, or set {key} to another one"
+
 
 def _port_hint(found: re.Match[str], context: Context) -> str:
     args = context.start.args or ""
@@ -198,6 +214,12 @@ def _group_hint(found: re.Match[str], context: Context) -> str:
         )
     where = f" with {peer[1]}:{peer[2]}" if peer else ""
     why = f" ({last[1].strip()})" if last else ""
+    absent = re.search(r"Unable to find address for: (\S+)", text)
+    if absent:
+        return (
+            f"this node has no interface {absent[1]}: set GLOO_SOCKET_IFNAME (and "
+            "NCCL_SOCKET_IFNAME) to one that it has and the nodes share"
+        )
     if re.search(r"[Gg]loo|connectFullMesh", text):
         return (
             f"the ranks cannot form their Gloo group{where}{why}: set GLOO_SOCKET_IFNAME to the "
@@ -280,6 +302,17 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "port_in_use",
+        r"Address already in use \(addr='tcp://[^'\n]{0,80}:(?P<port>\d{1,5})'",
+        _side_port_hint,
+    ),
+    rule(
+        "bad_value",
+        r"Cannot assign requested address \(addr='tcp://(?P<host>[^'\n]{1,80}):\d{1,5}'",
+        "{host} is no address of this machine: on the node that serves, data_parallel_address, "
+        "master_addr and VLLM_HOST_IP must be its own",
+    ),
+    rule(
+        "port_in_use",
         r"[Aa]ddress already in use|EADDRINUSE|\[Errno 98\]|error while attempting to bind",
         _port_hint,
     ),
@@ -345,6 +378,7 @@ RULES: tuple[Rule, ...] = (
         r"NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ncclRemoteError|"
         r"ncclInvalidUsage|ncclCommInitRank|NCCL WARN|Duplicate GPU detected|"
         r"DistBackendError|DistNetworkError|DistStoreError|connectFullMesh|"
+        r"gloo/transport/tcp|"
         r"client socket has timed out|server socket has failed to listen|"
         r"init_process_group.{0,80}(?:timed out|failed)|Bootstrap : no socket interface|"
         r"[Ff]ailed to initialize (?:the )?(?:NCCL|process group|distributed)|"

@@ -194,6 +194,12 @@ def _not_lora(found: re.Match[str], context: Context) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    rule(
+        "tokenizer_missing",
+        r"did not match any variant of untagged enum",
+        "tokenizer.json was written by a newer tokenizers than this runtime has: a newer vLLM (or "
+        "tokenizers), or set tokenizer to an older copy of the model",
+    ),
     rule("lora_missing", _ADAPTER, _lora_hint, lambda f, c: "rank" not in f[0]),
     rule(
         "trust_remote_code",
