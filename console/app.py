@@ -27,6 +27,7 @@ from engine_ctl.errors import StokerError
 
 if TYPE_CHECKING:
     from textual.command import Provider
+    from textual.theme import Theme
 
     from console.operations import Operations, SnapshotFeed
     from engine_ctl.model import Snapshot, UnitView
@@ -53,7 +54,8 @@ def _bindings() -> list[BindingType]:
 class StokerApp(App[None]):
     """The operator's console over `ops`, fed by `feed`. Leaving it stops nothing.
 
-    `select` names the unit that is selected at the start."""
+    `select` names the unit that is selected at the start; `theme_chosen` is told of another theme
+    than that of the start."""
 
     TITLE = "Stoker"
     CSS_PATH = "styles/stoker.tcss"
@@ -67,6 +69,7 @@ class StokerApp(App[None]):
         *,
         select: str | None = None,
         theme: str | None = None,
+        theme_chosen: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
         self.ops = ops
@@ -78,6 +81,7 @@ class StokerApp(App[None]):
         self.animation_level = "none"
         self._wanted = select
         self._theme = theme
+        self._theme_chosen = theme_chosen
         self._tail = TailThread(self._tail_moved)
 
     # Life
@@ -90,8 +94,15 @@ class StokerApp(App[None]):
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
         if self._theme in self.available_themes:
             self.theme = self._theme
+        self._theme = self.theme
+        self.theme_changed_signal.subscribe(self, self._theme_changed)
         self._tail.start()
         self.call_after_refresh(self._start_feed)
+
+    def _theme_changed(self, theme: Theme) -> None:
+        if self._theme_chosen is not None and theme.name != self._theme:
+            self._theme = theme.name
+            self._theme_chosen(theme.name)
 
     def _start_feed(self) -> None:
         """After the first paint, and not in this thread: a real feed imports and opens NVML."""
@@ -129,7 +140,7 @@ class StokerApp(App[None]):
         from console.palette import Palette
 
         if self.use_command_palette and not Palette.is_open(cast(App[object], self)):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     # Messages
 

@@ -6,17 +6,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
 from console import actions
+from console.view.spans import clip
 
 if TYPE_CHECKING:
     from console.app import StokerApp
 
+_THEMES = "Change the colours of the console."
+_KEY, _TITLE = 6, 15  # cells of a row's first parts
 _ENTRIES = tuple(entry for entry in actions.ACTIONS if entry.id != "palette")
 
 
 class Palette(CommandPalette):
-    """Textual's, which also stays up where the terminal has no line left for its list."""
+    """Textual's, with a row for each action as in the help; it also stays up where the terminal
+    has no line left for its list."""
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="an action or a theme", id="--command-palette")
 
     def _action_command_list(self, action: str) -> None:
         try:
@@ -32,16 +40,10 @@ class ActionProvider(Provider):
     async def discover(self) -> Hits:
         unit = self._stoker.shown_screen.unit
         for entry in (entry for entry in self._entries if actions.is_allowed(entry, unit)):
-            yield DiscoveryHit(
-                f"{entry.title}  [{entry.key}]".replace("[", "\\["),
-                self._runner(entry.id),
-                text=entry.title,
-                help=entry.help,
-            )
-
-        yield DiscoveryHit(
-            "theme", self.app.action_change_theme, help="Change the colours of the console."
-        )
+            row = self._row(entry.key, Content(entry.title), entry.help)
+            yield DiscoveryHit(row, self._runner(entry.id), text=entry.title)
+        row = self._row("", Content("theme"), _THEMES)
+        yield DiscoveryHit(row, self.app.action_change_theme, text="theme")
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
@@ -54,23 +56,25 @@ class ActionProvider(Provider):
                     score *= 0.5
                     why = actions.refusal(entry, unit) if unit else "select a unit first"
                     text = f"not now: {why}"
-                yield Hit(
-                    score,
-                    matcher.highlight(entry.title),
-                    self._runner(entry.id),
-                    text=entry.title,
-                    help=f"{entry.key}  {text}",
-                )
+                row = self._row(entry.key, matcher.highlight(entry.title), text)
+                yield Hit(score, row, self._runner(entry.id), text=entry.title)
         for theme in sorted(self.app.available_themes):
             score = matcher.match(f"theme {theme}")
             if score > 0:
                 yield Hit(
                     score,
-                    matcher.highlight(f"theme {theme}"),
+                    self._row("", matcher.highlight(f"theme {theme}"), ""),
                     lambda name=theme: setattr(self.app, "theme", name),
                     text=f"theme {theme}",
-                    help="Change the colours.",
                 )
+
+    def _row(self, key: str, title: Content, help: str) -> Content:
+        """Key, title and what it does, one line each."""
+        title = title.pad_right(max(_TITLE - title.cell_length, 0))
+        told = clip(help, self.app.size.width - _KEY - _TITLE - 8)
+        return Content.assemble(
+            (f"{key:<{_KEY}}", "$text-primary"), title, (f" {told}", "not bold")
+        )
 
     @property
     def _entries(self) -> tuple[actions.Action, ...]:

@@ -12,6 +12,8 @@ def unable() -> str | None:
     """Why no console can be drawn here; None where it can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "the console needs a terminal; see: stoker --help"
+    if not sys.stderr.isatty():
+        return "the console is drawn on standard error, which goes elsewhere; run it without 2>"
     if os.environ.get("TERM") == "dumb":
         return "the console needs a terminal that can draw (TERM is dumb); use: stoker ps"
     if "utf" not in sys.stdout.encoding.lower():
@@ -32,7 +34,12 @@ def open_console(unit: str | None = None) -> None:
 
         if not Context().store.unit_dir(unit).is_dir():
             raise NotFound(f"no unit named {unit}; see: stoker ps")
+    from console import theme
     from console.app import StokerApp
     from console.wiring import ConsoleOperations, LazyFeed
 
-    StokerApp(ConsoleOperations(), LazyFeed(), select=unit).run()
+    chosen = theme.remembered()
+    app = StokerApp(
+        ConsoleOperations(), LazyFeed(), select=unit, theme=chosen, theme_chosen=theme.remember
+    )
+    app.run()

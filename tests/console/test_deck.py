@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.style import Style
 
+from console import theme
 from console.app import StokerApp
 from console.screens.deck import DeckScreen
 from console.widgets.lines import Lines
@@ -328,3 +329,48 @@ async def test_the_selected_unit_stays_in_view_where_the_order_changes(until: An
         app.deck.sort_by("port")
         await until(pilot, lambda: app.deck.lines("units").scroll_offset.y == 0)
         assert "chat-000 " in painted(app)
+
+
+async def test_the_theme_that_is_chosen_is_kept(
+    until: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("TEXTUAL_THEME", raising=False)
+    assert theme.remembered() is None
+    app = make(theme=None, theme_chosen=theme.remember)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        assert theme.remembered() is None, "nobody chose one"
+        app.theme = "nord"
+        await until(pilot, lambda: theme.remembered() == "nord")
+    again = make(theme=theme.remembered())
+    async with again.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: again.theme == "nord")
+    monkeypatch.setenv("TEXTUAL_THEME", "textual-light")
+    assert theme.remembered() is None
+    theme.remember("x" * 9)
+    (tmp_path / "stoker" / "theme").unlink()
+    (tmp_path / "stoker").rmdir()
+    (tmp_path / "stoker").write_text("in the way")
+    theme.remember("nord")
+
+
+def best_row(app: StokerApp) -> str:
+    """The first row beneath what is typed into the palette."""
+    rows = painted(app).splitlines()
+    at = next((i for i, row in enumerate(rows) if row.strip() == "kern"), len(rows))
+    return next((row for row in rows[at + 1 :] if any(c.isalpha() for c in row)), "")
+
+
+async def test_the_palette_has_a_row_for_each_action(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: "Replace the engine" in painted(app))
+        rows = painted(app).splitlines()
+        (at,) = [i for i, row in enumerate(rows) if "swap" in row and "Replace the engine" in row]
+        assert rows[at].split()[:2] == ["S", "swap"] and "…" in rows[at]
+        assert rows[at + 1].split()[:2] == ["u", "undo"]
+        await pilot.press(*"kern")
+        await until(pilot, lambda: best_row(app).split()[:2] == ["k", "kernels"])

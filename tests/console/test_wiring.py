@@ -84,6 +84,18 @@ def test_an_exit_code_and_its_line_are_an_error(
         wiring.detached("start", "u")
 
 
+def test_packages_in_the_operators_directory_are_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("console", "profiles", "click"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')\n")
+    for name in ("STATE", "DATA", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.chdir(tmp_path)
+    assert wiring.detached("profile", "list")["profiles"]
+
+
 class Context:
     dirs = None
 

@@ -55,10 +55,12 @@ def test_where_no_console_can_be_drawn_one_line_says_so(
         def isatty(self) -> bool:
             return True
 
-    for name in ("stdin", "stdout"):
+    for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, Terminal(io.BytesIO(), encoding=encoding))
     monkeypatch.setenv("TERM", term)
     assert said in (unable() or "")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", Terminal(io.BytesIO(), encoding="utf-8"))
     assert unable() is None
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert "without 2>" in (unable() or "")
