@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -97,6 +99,16 @@ class Standing:
         return self.hello is not None
 
     @property
+    def deaf(self) -> bool:
+        """It was ready and can be reached no more: its socket was deleted, with $XDG_RUNTIME_DIR or
+        by a cleaner of /tmp."""
+        if self.ready or self.run.ready() is None:
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            return probe.connect_ex(str(self.socket)) in (errno.ENOENT, errno.ECONNREFUSED)
+
+    @property
     def cost(self) -> int | None:
         """Bytes that its end would give back."""
         return None if self.hello is None else self.hello.memory.pss
@@ -114,14 +126,25 @@ def socket_path(dirs: Dirs, identity: str) -> Path:
 def find(store: Store, identity: str, brief: bool = False) -> Standing | None:
     """The live standby of that identity, None when there is none. `brief`: without its cost."""
     unit = PREFIX + identity
-    if not store.exists(unit):
+    run = _live(store, identity)
+    if run is None:
         return None
-    run = store.current(unit)
-    if run is None or liveness.look(run, Kind.STANDBY).ended:
-        return None
-    path = socket_path(store.dirs, identity)
+    path = _listens_at(store, run)
     hello = client.answers(path, brief=brief)
     return Standing(unit, identity, run, run.spec().runtime or "", path, hello)
+
+
+def _live(store: Store, identity: str) -> Run | None:
+    unit = PREFIX + identity
+    run = store.current(unit) if store.exists(unit) else None
+    return None if run is None or liveness.look(run, Kind.STANDBY).ended else run
+
+
+def _listens_at(store: Store, run: Run) -> Path:
+    """The socket that a standby was started with: this environment may name another directory."""
+    scheme, _, path = (run.spec().ready_url or "").partition(":")
+    usual = socket_path(store.dirs, run.unit.removeprefix(PREFIX))
+    return Path(path) if scheme == "unix" else usual
 
 
 def listing(store: Store) -> list[Standing]:
@@ -143,13 +166,17 @@ def ensure(
     wait_s: float = READY_TIMEOUT_S,
     memory: tuple[int | None, int | None] | None = None,
 ) -> Standing:
-    """The standby for `wanted`, started when there is none; ones that it outdates are stopped.
+    """The standby for `wanted`, started when there is none that can be reached; ones that it
+    outdates are stopped.
 
     `wait_s` 0 returns at once, ready or not. `memory` is (available, total) of the host in bytes
     (default: read). Raises Failed when memory does not allow it, when it does not start, or when
     it is not ready after `wait_s`."""
     identity = wanted.identity()
     standing = find(store, identity)
+    if standing is not None and standing.deaf:
+        stop(store, standing.unit, by=by, reason=f"its socket {standing.socket} is gone")
+        standing = None
     if standing is None:
         stop_outdated(store, wanted.runtime, by=by)
         decision = may_keep(*(memory or host_memory()), DEFAULT_COST)
@@ -222,6 +249,8 @@ def _wait(store: Store, standing: Standing, seconds: float) -> Standing:
         if now is None:
             raise Failed(f"the standby {standing.unit} ended; see {standing.run.log}")
         standing = now
+        if standing.deaf:
+            raise Failed(f"the standby {standing.unit}: its socket {standing.socket} is gone")
         if time.monotonic() > deadline:
             raise Failed(f"the standby {standing.unit} is not ready after {seconds:g} s")
         if not standing.ready:
@@ -236,7 +265,7 @@ def stop(store: Store, unit: str, *, by: str = "", reason: str = "") -> bool:
         return False
     with store.lock(unit):
         stop_run(run, by=by, reason=reason)
-    socket_path(store.dirs, unit.removeprefix(PREFIX)).unlink(missing_ok=True)
+    _listens_at(store, run).unlink(missing_ok=True)
     return True
 
 
@@ -347,7 +376,8 @@ def addressed(store: Store, spec: RunSpec, identity: str) -> RunSpec:
 
 
 def _address(store: Store, identity: str) -> dict[str, str]:
-    path = socket_path(store.dirs, identity)
+    live = _live(store, identity)
+    path = socket_path(store.dirs, identity) if live is None else _listens_at(store, live)
     return {"standby_socket": str(path), "standby_identity": identity}
 
 
