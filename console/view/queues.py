@@ -30,6 +30,9 @@ _TALLEST = 4
 _INDENT = 9
 _ROOMY = 26  # rows from which on a blank one between hints and figures costs nothing
 EXTRAS = {
+    "prefill_mean_s": ("prefill, mean", "s"),
+    "decode_mean_s": ("decode, mean", "s"),
+    "tokens_per_step": ("tokens a step", ""),
     "spec_acceptance": ("speculation accepted", "%"),
     "spec_mean_length": ("speculation, mean length", ""),
     "external_prefix_hit_rate": ("hits in an external cache", "%"),
@@ -37,6 +40,15 @@ EXTRAS = {
     "kv_offload_load_bytes_per_second": ("KV offload, loaded", "B/s"),
     "kv_offload_store_bytes_per_second": ("KV offload, stored", "B/s"),
     "kv_offload_failures": ("KV offload failures", ""),
+    "kv_offload_skipped": ("KV not offloaded", ""),
+    "kv_offload_dropped": ("KV blocks dropped by a lower tier", ""),
+    "kv_tier_failures": ("failed moves between tiers", ""),
+    "kv_offload_usage": ("KV in host memory", "%"),
+    "kv_transfer_bytes_per_second": ("KV from and to engines", "B/s"),
+    "kv_transfer_failures": ("failed KV transfers", ""),
+    "kv_expired": ("requests whose KV expired", ""),
+    "hisparse_hit_rate": ("HiSparse hits", "%"),
+    "hisparse_host_usage": ("HiSparse KV in host memory", "%"),
     "kv_cache_size_tokens": ("KV cache", "tokens"),
     "kv_cache_max_concurrency": ("full-length requests at once", ""),
     "lora_max": ("LoRA slots", ""),
@@ -143,7 +155,8 @@ def _extras(extra: Mapping[str, float | str], cells: int) -> list[Line]:
     texts: list[str] = []
     for key, (name, unit) in EXTRAS.items():
         if key in extra and extra[key] != "":
-            texts.append(f"{name} {_value(extra[key], unit)}")
+            each = _positions(extra) if key == "spec_acceptance" else ""
+            texts.append(f"{name} {_value(extra[key], unit)}{each}")
     texts += [
         f"finished by {clean(key.removeprefix('finished_'))} {_value(value, '')}"
         for key, value in extra.items()
@@ -154,14 +167,23 @@ def _extras(extra: Mapping[str, float | str], cells: int) -> list[Line]:
     return [line(Span(" " * _INDENT + text, "muted")) for text in wrapped]
 
 
+def _positions(extra: Mapping[str, float | str]) -> str:
+    """Acceptance of the first drafted token, the second, …: where drafting on gives nothing."""
+    keys = [f"spec_acceptance_at_{place}" for place in range(len(extra))]
+    shares = [n.percent(value) for key in keys if isinstance(value := extra.get(key), float)]
+    return f" ({' '.join(shares)} by position)" if len(shares) > 1 else ""
+
+
 def _value(value: float | str, unit: str) -> str:
     if isinstance(value, str):
         return clean(value)
     if unit == "%":
         return f"{n.percent(value, 1)} %"
+    if unit == "s":
+        return n.milliseconds(value)
     if unit == "B/s":
         return f"{n.size(value)}/s"
-    figure = f"{value:.2f}" if value != int(value) else n.count(value)
+    figure = f"{value:.2f}" if value < 100 and value != int(value) else n.count(value)
     return f"{figure} {unit}".rstrip()
 
 

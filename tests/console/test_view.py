@@ -30,7 +30,18 @@ from console.view import (
 )
 from console.view import numbers as n
 from console.widgets.meanings import contrast, readable
-from engine_ctl.model import Alert, GpuView, Holder, Kind, Phase, Progress, UnitView, Verdict
+from engine_ctl.model import (
+    Alert,
+    EngineLoad,
+    GpuView,
+    Holder,
+    Kind,
+    Phase,
+    Progress,
+    RankLoad,
+    UnitView,
+    Verdict,
+)
 from tests.console import answers, fakes
 
 WIDTHS = (60, 80, 93, 120, 160, 200, 250)
@@ -511,3 +522,16 @@ def test_the_first_key_of_a_newcomer_is_in_the_footer(cells: int) -> None:
 def test_other_holders_are_named_by_their_command() -> None:
     whole = "\n".join(texts(ledger.items(fakes.gpu_snapshot(), 120)))
     assert "python train.py" in whole and "kv 98.1" in whole
+
+
+def test_where_the_time_of_a_request_goes_and_what_drafting_gives() -> None:
+    extra: dict[str, float | str] = {"prefill_mean_s": 0.41, "decode_mean_s": 6.2}
+    extra |= {"tokens_per_step": 512.3, "spec_acceptance": 0.613}
+    extra |= {f"spec_acceptance_at_{place}": share for place, share in enumerate((0.82, 0.4))}
+    extra |= {"kv_transfer_failures": 3.0, "kv_transfer_bytes_per_second": 1.5 * 2**30}
+    load = EngineLoad(0.0, ranks=(RankLoad("0", extra=extra),))
+    unit = UnitView("u", Kind.ENGINE, "p", phase=Phase.READY, load=load)
+    said = " ".join(texts(queues.items(unit, 200))).replace("\u00a0", " ")
+    assert "prefill, mean 410 ms · decode, mean 6.2 s · tokens a step 512 ·" in said
+    assert "speculation accepted 61.3 % (82 40 by position)" in said
+    assert "KV from and to engines 1.5 GiB/s · failed KV transfers 3" in said
