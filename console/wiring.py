@@ -31,7 +31,7 @@ def detached(*words: str) -> Any:
 
     Raises the StokerError that its exit code and its line on stderr stand for."""
     done = subprocess.run(
-        [sys.executable, "-m", "console.main", *words, "--json"],
+        [sys.executable, "-P", "-m", "console.main", *words, "--json"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ def resume_in_background(ctx: Context) -> list[str]:
     for record in journal.unfinished(ctx.store):
         with contextlib.suppress(OSError):
             subprocess.Popen(
-                [sys.executable, "-m", "console.main", "swap", record.unit, "--resume"],
+                [sys.executable, "-P", "-m", "console.main", "swap", record.unit, "--resume"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

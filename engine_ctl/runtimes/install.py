@@ -34,6 +34,7 @@ CPU_SIZE = (150, int(3.2 * GIB))
 CUDA_SIZE = (190, 11 * GIB)
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 UNRESOLVED = re.compile(r"No matching distribution|Could not find a version")
+_NUMPY = "import importlib.metadata as m; print('numpy==' + m.version('numpy'))"
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 
 
@@ -156,16 +157,21 @@ def _check_disk(directory: Path, what: Recipe) -> None:
         )
 
 
+def _pip(python: Path) -> list[str]:
+    """The start of a pip command: what lies in the operator's directory is no part of it (-P)."""
+    return [str(python), "-P", "-m", "pip"]
+
+
 def _make_venv(venv: Path, report: Report) -> Path:
     python = venv / "bin" / "python"
     if python.exists():
-        works = subprocess.run([python, "-m", "pip", "--version"], capture_output=True)
+        works = subprocess.run([*_pip(python), "--version"], capture_output=True)
         if works.returncode == 0:
             return python
         shutil.rmtree(venv, ignore_errors=True)
     report("making a virtual environment", 0.01)
     done = subprocess.run(
-        [_base_python(), "-m", "venv", str(venv)],
+        [_base_python(), "-P", "-m", "venv", str(venv)],
         env=clean_environment({}),
         capture_output=True,
         text=True,
@@ -219,7 +225,7 @@ def _run_pip(
     pip inherits `lock`, so that a killed stoker's pip and the next try's never write at once.
     """
     process = subprocess.Popen(
-        [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments],
+        [*_pip(python), "install", "--no-input", "--progress-bar", "off", *arguments],
         env=clean_environment({"PYTHONUNBUFFERED": "1"}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -279,7 +285,7 @@ def add_readers(python: Path, lock: int) -> bool:
     install does not fail for the lack of it: only such benches do, and say so. vLLM's own numpy
     stays as it is."""
     asked = subprocess.run(
-        [python, "-c", "import importlib.metadata as m; print('numpy==' + m.version('numpy'))"],
+        [python, "-P", "-c", _NUMPY],
         env=clean_environment({}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -287,7 +293,7 @@ def add_readers(python: Path, lock: int) -> bool:
     )
     wanted = [*READERS, *asked.stdout.split()]
     done = subprocess.run(
-        [python, "-m", "pip", "install", "--no-input", "--only-binary=:all:", *wanted],
+        [*_pip(python), "install", "--no-input", "--only-binary=:all:", *wanted],
         env=clean_environment({}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -302,12 +308,14 @@ def _drop_broken_companions(python: Path) -> None:
         name
         for name in COMPANIONS
         if subprocess.run(
-            [python, "-c", f"import torch, {name}"], capture_output=True, stdin=subprocess.DEVNULL
+            [python, "-P", "-c", f"import torch, {name}"],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
         ).returncode
     ]
     if broken:
         subprocess.run(
-            [python, "-m", "pip", "uninstall", "-y", *broken],
+            [*_pip(python), "uninstall", "-y", *broken],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             check=False,

@@ -52,6 +52,7 @@ def probe(python: str, extra_env: Mapping[str, str], timeout_s: float = 180.0) -
     try:
         done = subprocess.run(
             [python, "-c", PROBE],
+            cwd="/",  # where engines start: a checkout of vLLM beside us is not what is asked about
             env=clean_environment(extra_env) | {"VLLM_LOGGING_LEVEL": "ERROR"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

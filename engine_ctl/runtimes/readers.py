@@ -17,6 +17,7 @@ def lacking(runtime: Runtime) -> tuple[str, ...]:
     try:
         done = subprocess.run(
             [runtime.python, "-c", _LOOK, *READERS],
+            cwd="/",
             env=clean_environment(runtime.environment()),
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -72,9 +72,15 @@ def runtime(python: str) -> Runtime:
     )
 
 
-def test_what_a_runtime_lacks_is_found_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_runtime_lacks_is_found_without_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "READERS", ("json", "no_such_module"))
     here = runtime(sys.executable)
+    assert readers.lacking(here) == ("no_such_module",)
+    # What lies in the operator's directory is not in the runtime.
+    (tmp_path / "no_such_module.py").touch()
+    monkeypatch.chdir(tmp_path)
     assert readers.lacking(here) == ("no_such_module",)
     said = readers.remedy(here, ("no_such_module",))
     assert said.endswith(f"run: {sys.executable} -m pip install no_such_module")
