@@ -19,7 +19,7 @@ from engine_ctl.operations.weights import asked_of, beginner, checker, say_begun
 from engine_ctl.operations.weights_room import room_problem_for
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
-from engine_ctl.weights import content, daemons, layout, records, sights
+from engine_ctl.weights import checkpoint, daemons, layout, records, sights
 from engine_ctl.weights.records import RankKey
 from engine_ctl.weights.sights import DaemonSight
 from profiles.argv import preload_arguments
@@ -163,15 +163,9 @@ def _no_room(asked: daemons.Asked, runtime: Runtime) -> str | None:
 
 def weights_on_disk(asked: daemons.Asked) -> int | None:
     """Bytes of the checkpoint's weight files; None where they are not on this machine."""
-    revision = asked.profile.args.get("revision")
-    env = {**os.environ, **asked.env}
-    where = content.model_directory(asked.profile.model, str(revision) if revision else None, env)
-    if where is None:
-        return None
-    try:
-        return sum(path.stat().st_size for path in content.weight_files(where))
-    except (Failed, OSError):
-        return None
+    args = preload_arguments(asked.profile, asked.schema)
+    found = checkpoint.of(asked.profile.model, args, {**os.environ, **asked.env})
+    return None if found is None else found.bytes
 
 
 def free_of(env: Mapping[str, str], ranks: int, source: GpuSource) -> dict[str, int | None]:

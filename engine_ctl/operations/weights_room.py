@@ -3,19 +3,15 @@ memory, another Stoker's daemon as well. What cannot be said for sure is left to
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from engine_ctl.errors import Failed
 from engine_ctl.hardware.nvml import open_source
 from engine_ctl.hardware.readings import GpuReading, GpuSource
 from engine_ctl.hardware.visible import visible
 from engine_ctl.operations.context import Context
 from engine_ctl.supervise.orphans import owners
-from engine_ctl.weights import content, daemons, layout, sights, strangers
+from engine_ctl.weights import checkpoint, daemons, layout, sights, strangers
 from engine_ctl.weights.strangers import Stranger
 from profiles.argv import preload_arguments
 
@@ -29,7 +25,6 @@ _OTHERWISE = (
     # A limit of 0 leaves out what reads images; an encoder alone has no language model.
     *("limit_mm_per_prompt", "mm_encoder_only"),
 )
-_SIXTEEN_BITS = ("float16", "bfloat16")
 
 
 def room_problem_for(
@@ -96,40 +91,10 @@ def surely_needed(asked: daemons.Asked) -> int | None:
     placed = layout.from_arguments(args)
     if placed.pp > 1 or placed.expert_parallel:
         return None
-    revision = args.get("revision")
-    where = content.model_directory(
-        asked.profile.model, str(revision) if revision else None, {**os.environ, **asked.env}
-    )
-    size = None if where is None else checkpoint_bytes(where)
-    return None if size is None else int(size * LOADED_SHARE / placed.tp)
-
-
-def checkpoint_bytes(directory: Path) -> int | None:
-    """Bytes of the safetensors that make up the model once, where they are loaded as they are
-    (16 bits, or quantised already); None where that is not known."""
-    config = _json(directory / "config.json")
-    dtype = config.get("torch_dtype") or config.get("dtype")
-    if dtype not in _SIXTEEN_BITS and not isinstance(config.get("quantization_config"), dict):
+    found = checkpoint.of(asked.profile.model, args, {**os.environ, **asked.env})
+    if found is None or not (found.once and found.as_they_are):
         return None
-    try:
-        files = [p for p in content.weight_files(directory) if p.suffix == ".safetensors"]
-        parts = _json(directory / "model.safetensors.index.json").get("weight_map")
-        if isinstance(parts, dict):  # beside them there may be the same weights in another form
-            names = set(parts.values())
-            files = [p for p in files if p.name in names]
-        elif len(files) > 1:
-            return None
-        return sum(path.stat().st_size for path in files) or None
-    except (Failed, OSError):
-        return None
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return int(found.bytes * LOADED_SHARE / placed.tp)
 
 
 def _beside(gpu: GpuReading, others: Sequence[Stranger]) -> str:

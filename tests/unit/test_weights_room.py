@@ -20,7 +20,6 @@ from engine_ctl.operations.context import Context
 from engine_ctl.operations.weights_ready import Way, daemon_ahead
 from engine_ctl.operations.weights_room import (
     GIB,
-    checkpoint_bytes,
     lacking,
     room_problem_for,
     surely_needed,
@@ -29,6 +28,7 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Store
 from engine_ctl.swap import room
 from engine_ctl.weights import daemons
+from engine_ctl.weights.checkpoint import Checkpoint, measure
 from engine_ctl.weights.records import RankKey, WeightsRecord
 from profiles.loading import Resolved
 from profiles.model import Preload, Profile
@@ -79,14 +79,20 @@ def ctx(tmp_path: Path) -> Context:
 
 def test_what_a_checkpoint_takes(tmp_path: Path) -> None:
     sharded = checkpoint(tmp_path / "a", 40, parts=4)
-    assert checkpoint_bytes(sharded) == 40 * GIB
+    sure = Checkpoint(40 * GIB, once=True, as_they_are=True)
+    assert measure(sharded) == sure
     with (sharded / "consolidated.safetensors").open("wb") as file:
         file.truncate(40 * GIB)
-    assert checkpoint_bytes(sharded) == 40 * GIB, "the same weights in another form"
+    assert measure(sharded) == sure, "the same weights in another form"
+    assert weights_ready.weights_on_disk(asked(sharded)) == 40 * GIB
     (sharded / "model.safetensors.index.json").unlink()
-    assert checkpoint_bytes(sharded) is None
-    assert checkpoint_bytes(checkpoint(tmp_path / "b", 40, dtype="float32")) is None
-    assert checkpoint_bytes(tmp_path / "none") is None
+    assert measure(sharded) == Checkpoint(80 * GIB, once=False, as_they_are=True)
+    assert surely_needed(asked(sharded)) is None
+    wide = checkpoint(tmp_path / "b", 40, dtype="float32")
+    assert measure(wide) == Checkpoint(40 * GIB, once=True, as_they_are=False)
+    assert surely_needed(asked(wide)) is None
+    assert weights_ready.weights_on_disk(asked(wide)) == 40 * GIB
+    assert measure(tmp_path / "none") is None and measure(tmp_path) is None
 
 
 @pytest.mark.parametrize(
