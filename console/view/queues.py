@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import nan
 
 from console.view import numbers as n
 from console.view.bars import highest, tall_sparkline
@@ -27,6 +28,7 @@ TRENDS = (
     ("itl_p95", "between tokens p95", "ms", 1000.0),
 )
 _TALLEST = 4
+_RECENT = 120
 _INDENT = 9
 _ROOMY = 26  # rows from which on a blank one between hints and figures costs nothing
 EXTRAS = {
@@ -197,9 +199,9 @@ def _history(history: Mapping[str, Sequence[float]], cells: int, rows: int) -> l
     both = cells >= 110 and any(history.get(f"hour.{key}") for key, *_ in TRENDS)
     room = max(10, (cells - 36) // (2 if both else 1) - 4)
     titles = " " * 22 + pad("now", 12, True) + "  " + pad("last two minutes", room)
-    lines: list[Line] = [line(Span(titles + ("  last hour" if both else ""), "muted"))]
+    lines: list[Line] = [line(Span(titles + ("  up to an hour" if both else ""), "muted"))]
     for key, name, unit, scale in known:
-        values, hour = history[key], history.get(f"hour.{key}", ())
+        values, hour = _two_minutes(history[key]), history.get(f"hour.{key}", ())
         top = 1.0 if unit == "%" else None
         drawn = tall_sparkline(values, room, tall, top)
         past = [""] * tall
@@ -214,16 +216,23 @@ def _history(history: Mapping[str, Sequence[float]], cells: int, rows: int) -> l
             elif row == 1:
                 word = "of" if top else "most"
                 left = [Span(pad(f"{word} {_figure(most, unit, scale)}", 34, True), "muted")]
-            spans = [*left, Span("  " + pad(now, room), "accent")]
+            spans = [*left, Span("  " + pad(now, room, True), "accent")]
             if before:
-                spans.append(Span("  " + before, "muted"))
+                spans.append(Span("  " + pad(before, room, True), "muted"))
             lines.append(clip_line(spans, cells))
         if each > tall:
             lines.append(())
     return lines
 
 
+def _two_minutes(values: Sequence[float]) -> Sequence[float]:
+    """The seconds before the first value are unknown: a second is as wide as it will be."""
+    return (*(nan,) * (_RECENT - len(values)), *values)
+
+
 def _figure(value: float, unit: str, scale: float) -> str:
+    if unit == "ms":
+        return n.milliseconds(value)
     now = value * scale
     text = n.count(now) if now != now or scale != 1 or now >= 10 else f"{now:.3g}"
     return f"{text} {unit}".rstrip()

@@ -22,19 +22,27 @@ class Column(NamedTuple):
 def fit(columns: Sequence[Column], cells: int, gap: int = 1) -> tuple[Column, ...]:
     """The columns that fit in `cells`, the growing ones widened into the rest."""
     kept = list(columns)
-    while len(kept) > 1 and sum(c.cells + gap for c in kept) - gap > cells:
+    while len(kept) > 1 and _taken(kept, gap) > cells:
         worst = max(c.priority for c in kept)
         if worst == 0:
             break
         at = max(index for index, c in enumerate(kept) if c.priority == worst)
         del kept[at]
-    spare = cells - (sum(c.cells + gap for c in kept) - gap)
+    # A wide one went before a narrow one that still fits.
+    for column in sorted(columns, key=lambda c: c.priority):
+        if column not in kept and _taken([*kept, column], gap) <= cells:
+            kept = [c for c in columns if c in kept or c is column]
+    spare = cells - _taken(kept, gap)
     grow = sum(c.grow for c in kept)
     if spare < 0:
         kept = [c._replace(cells=max(6, c.cells + spare)) if c.grow else c for c in kept]
     if spare > 0 and grow:
         kept = [c._replace(cells=c.cells + spare * c.grow // grow) if c.grow else c for c in kept]
     return tuple(kept)
+
+
+def _taken(columns: Sequence[Column], gap: int) -> int:
+    return sum(c.cells + gap for c in columns) - gap
 
 
 def heading(columns: Sequence[Column], gap: int = 1) -> Line:

@@ -180,7 +180,7 @@ def _weights(unit: UnitView) -> str | Span:
 def _trend(unit: UnitView, columns: Sequence[Column]) -> str:
     cells = _cells(columns, "trend")
     history = unit.load.history.get("tokens_per_second", ()) if unit.load else ()
-    return "  " + sparkline(history, cells - 2) if cells > 2 else ""
+    return "  " + sparkline(history, cells - 2).rjust(cells - 2) if cells > 2 else ""
 
 
 def _load(unit: UnitView, columns: Sequence[Column]) -> dict[str, str | Span]:

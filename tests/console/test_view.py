@@ -450,6 +450,27 @@ def test_history_is_as_high_as_there_is_room() -> None:
     assert bars.tall_sparkline([], 4, 2) == ["", ""]
 
 
+def test_a_narrow_column_stays_where_a_wide_one_had_to_go() -> None:
+    long = (replace(fakes.gpu_units()[0], unit="standby-aba267c578"),)
+    keys = [column.key for column in units.columns_for(long, 100)]
+    assert "port" in keys and "up" not in keys and "start" not in keys
+    for cells in range(60, 220):
+        kept = units.columns_for(long, cells)
+        names = {column.key for column in kept}
+        assert [c.key for c in kept] == [c.key for c in units.COLUMNS if c.key in names]
+        assert sum(c.cells + 1 for c in kept) - 1 <= cells - 5
+
+
+def test_a_history_that_is_short_ends_at_now() -> None:
+    load = replace(fakes.load(), history={"running": (3.0,) * 60, "ttft_p95": (6.944,)})
+    told = texts(queues.items(replace(fakes.gpu_units()[0], load=load), 120))
+    bar = next(text for text in told if text.startswith("   running")).rstrip()
+    drawn = bar[36:]
+    assert drawn.endswith("█") and drawn.startswith(" ")
+    assert drawn.count("█") == pytest.approx(len(drawn) / 2, abs=1), "half of two minutes"
+    assert any("first token p95" in text and "6.9 s" in text for text in told)
+
+
 def test_a_figure_is_never_cut_to_a_smaller_one() -> None:
     said = {5: "5", 1024: "1024", 123456: "123k", 999999: "1.0M", 1234567: "1.2M"}
     assert {value: n.counted_in(value, 4) for value in said} == said
