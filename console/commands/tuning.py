@@ -162,6 +162,7 @@ def bench(unit: str, as_json: bool, **given: Any) -> int:
 
 
 def _bench_text(done: Any) -> str:
+    from engine_ctl.tune.caveats import caveats
     from engine_ctl.tune.operation import summary
 
     lines = [f"{done.unit}: {summary(done)}", ""]
@@ -181,11 +182,9 @@ def _bench_text(done: Any) -> str:
             if found is not None:
                 rows.append((f"{name} {quantity}", f"{found.median:.1f}", _spread(found), "ms"))
     lines.append(table(rows, ("figure", "median", "spread", ""), (1, 2)))
-    if done.prefix_hit_rate is not None and done.prefix_hit_rate > 0.5:
-        lines += [
-            "",
-            f"note: the prefix cache answered {done.prefix_hit_rate:.0%} of the prompt tokens",
-        ]
+    notes = caveats(done)
+    if notes:
+        lines += ["", *(f"note: {text}" for text in notes)]
     lines += ["", f"kept as {done.id}; compare with: stoker compare {done.id} OTHER"]
     return "\n".join(lines)
 

@@ -24,11 +24,13 @@ def rungs(points: int, mode: str) -> int:
 
 
 def settings_of(asked: BenchSettings, rung: int, of: int) -> BenchSettings:
-    """The last rung measures as asked; each earlier one half as many requests, once."""
+    """The last rung measures as asked; each earlier one half as many requests, once, and no
+    fewer than the asked concurrency takes."""
     if rung >= of - 1:
         return asked
     share = 2 ** (of - 1 - rung)
-    requests = min(asked.requests, max(LEAST_REQUESTS, asked.requests // share))
+    least = max(LEAST_REQUESTS, asked.concurrency or 0)
+    requests = min(asked.requests, max(least, asked.requests // share))
     return msgspec.structs.replace(asked, requests=requests, repeats=1)
 
 

@@ -28,6 +28,7 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.store import Run
 from engine_ctl.swap import proof
 from engine_ctl.tune import hardware, history, recorded, records
+from engine_ctl.tune.caveats import caveats
 from engine_ctl.tune.measure import Measurement, bench_unit, leftover, spec_for
 from engine_ctl.tune.progress import BenchProgress
 from engine_ctl.tune.records import BenchRecord, StartSummary
@@ -354,5 +355,6 @@ def document(record: BenchRecord, path: Path | None = None) -> dict[str, Any]:
         "sweep": record.sweep,
         "point": record.point,
         "problem": record.problem,
+        "caveats": list(caveats(record)),
         "record": str(path) if path is not None else None,
     }

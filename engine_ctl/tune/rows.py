@@ -12,6 +12,7 @@ from engine_ctl.errors import NotFound, StokerError, Usage
 from engine_ctl.model import Kind
 from engine_ctl.operations.context import Context
 from engine_ctl.tune import halving, journal, records
+from engine_ctl.tune.caveats import between, noted
 from engine_ctl.tune.goal import Goal, parse_goal
 from engine_ctl.tune.journal import SweepRecord, SweepState
 from engine_ctl.tune.order import Forecast
@@ -25,7 +26,8 @@ from engine_ctl.tune.stats import Stat, within_noise
 class Row:
     """One point. `state`: pending, trying, done, short (measured in an earlier round only),
     refused or failed. `missed` are the goal's metrics whose limits it does not keep; `noise`:
-    its metric does not differ from the best point's by more than chance (None: cannot be told)."""
+    its metric does not differ from the best point's by more than chance (None: cannot be told);
+    `lost` requests failed, so it is no best one: what did not answer took no time."""
 
     index: int
     point: dict[str, Any]
@@ -38,6 +40,7 @@ class Row:
     missed: tuple[str, ...] = ()
     best: bool = False
     noise: bool | None = None
+    lost: int = 0
     command: tuple[str, ...] = ()
     bench_command: tuple[str, ...] = ()
 
@@ -88,6 +91,8 @@ class Comparison:
             return f"best: {best.label} ({self.goal.metric} {found.median:.4g}){tie}"
         if not any(row.stats for row in self.rows):
             return "nothing has been measured yet"
+        if not self.goal.conditions and any(row.lost for row in self.rows):
+            return "requests failed at every point that was measured"
         words = " ".join(("no point meets the goal", str(self.goal)))
         near = _nearest(self.goal, self.rows)
         return f"{words}; nearest: {near}" if near else words
@@ -113,7 +118,9 @@ def judged(goal: Goal, rows: Sequence[Row]) -> tuple[Row, ...]:
     from dataclasses import replace
 
     meeting = {
-        row.index: row.stats for row in rows if row.state == "done" and goal.meets(row.stats)
+        row.index: row.stats
+        for row in rows
+        if row.state == "done" and not row.lost and goal.meets(row.stats)
     }
     order = halving.ranked(goal, meeting, [row.index for row in rows])
     best = order[0] if order else None
@@ -137,7 +144,8 @@ def of_sweep(ctx: Context, id: str) -> Comparison:
     made = journal.load(ctx.dirs, id)
     state = journal.state_of(ctx.dirs, id)
     goal = parse_goal(made.goal)
-    rows = [_row(ctx, made, state, index) for index in made.order]
+    measured: dict[str, BenchRecord] = {}
+    rows = [_row(ctx, made, state, index, measured) for index in made.order]
     return Comparison(
         title=f"sweep {id} of {made.unit}",
         unit=made.unit,
@@ -150,10 +158,18 @@ def of_sweep(ctx: Context, id: str) -> Comparison:
         axes=tuple(made.axes),
         wall_s=round(state.wall_s, 3) if state.wall_s else None,
         vllm_s=round(state.vllm_s, 3) if state.wall_s else None,
+        conditions=noted(measured),
     )
 
 
-def _row(ctx: Context, made: SweepRecord, state: SweepState, index: int) -> Row:
+def _row(
+    ctx: Context,
+    made: SweepRecord,
+    state: SweepState,
+    index: int,
+    measured: dict[str, BenchRecord],
+) -> Row:
+    """The row of a point; its bench's record is added to `measured`, by the point's label."""
     last = last_rung(made)
     found = state.of(index, last)
     short = None
@@ -173,7 +189,10 @@ def _row(ctx: Context, made: SweepRecord, state: SweepState, index: int) -> Row:
     record = None
     with contextlib.suppress(StokerError):
         record = records.load_bench(ctx.dirs, outcome.bench)
-    return row if record is None else _measured(row, record)
+    if record is None:
+        return row
+    measured[row.label] = record
+    return _measured(row, record)
 
 
 def _measured(row: Row, record: BenchRecord) -> Row:
@@ -182,6 +201,7 @@ def _measured(row: Row, record: BenchRecord) -> Row:
     return replace(
         row,
         stats=figures(record),
+        lost=sum(result.failed for result in record.results),
         reason=row.reason or record.problem or "",
         command=tuple(record.serve_command),
         bench_command=tuple(record.command),
@@ -260,7 +280,7 @@ def _conditions(found: Sequence[BenchRecord]) -> tuple[str, ...]:
     for what in ("input_len", "output_len", "dataset", "requests"):
         if len({getattr(r.settings, what) for r in found}) > 1:
             said.append(f"the benchmarks differ in {what}")
-    return tuple(said)
+    return (*said, *between(found))
 
 
 def compare(ctx: Context, ids: Sequence[str], goal: str | None = None) -> Comparison:

@@ -18,12 +18,15 @@ RECORDED = ("recorded", "custom")
 # vLLM counts goodput by the mean time per output token where others say inter-token latency.
 GOODPUT = {"ttft": "ttft", "tpot": "tpot", "itl": "tpot", "e2el": "e2el"}
 DEFAULT_INPUT, DEFAULT_OUTPUT = 512, 128
+DEFAULT_REQUESTS = 64
+# So many times the requests in flight are enough for its rise and fall to weigh little.
+WAVES = 4
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One benchmark. Lengths in tokens (None: what fits), `request_rate` in requests/s (None: all
-    at once), `concurrency` the most requests in flight, `goodput` limits in milliseconds by
-    ttft, tpot (or itl) and e2el.
+    at once), `concurrency` the most requests in flight (None: no limit), `goodput` limits in
+    milliseconds by ttft, tpot (or itl) and e2el.
 
     `dataset` is random, sharegpt or recorded (`path`: a ShareGPT JSON file, or a .jsonl with
     "prompt" and, if it is known, "output_tokens" in each line). `warmups` requests go first; the
@@ -33,7 +36,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     dataset: str = "random"
     path: str | None = None
-    requests: int = 64
+    requests: int = DEFAULT_REQUESTS
     input_len: int | None = None
     output_len: int | None = None
     request_rate: float | None = None
@@ -48,7 +51,9 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def settings(*layers: Mapping[str, Any]) -> BenchSettings:
     """Settings out of layers, later ones win (a profile's `bench:` section, then options). One
-    that names other prompts forgets the lengths of those before.
+    that names other prompts forgets the lengths of those before. A rate without a concurrency has
+    no limit of requests in flight: one would hold requests back in the client, where no latency
+    shows it. A concurrency without a number of requests asks for enough of them.
 
     Raises Usage naming the key and, for an unknown one, the nearest."""
     merged: dict[str, Any] = {}
@@ -64,6 +69,11 @@ def settings(*layers: Mapping[str, Any]) -> BenchSettings:
                 hint = f"did you mean {near[0]}?" if near else "see: stoker bench --help"
                 raise Usage(f"bench.{key} is no setting of a benchmark; {hint}")
             merged[name] = value
+    if merged.get("request_rate") is not None:
+        merged.setdefault("concurrency", None)
+    at_once = merged.get("concurrency")
+    if isinstance(at_once, int) and at_once > 0:
+        merged.setdefault("requests", max(DEFAULT_REQUESTS, WAVES * at_once))
     if "path" in merged and merged["path"] and "dataset" not in merged:
         merged["dataset"] = "sharegpt" if str(merged["path"]).endswith(".json") else "recorded"
     try:
