@@ -15,18 +15,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SHM = "/dev/shm/"
+_GONE = " (deleted)"
 
 
 def mapped_by(pid: int) -> dict[str, int]:
-    """Files in /dev/shm that a process maps, as path → inode. Empty when it cannot be read."""
+    """Files in /dev/shm that a process maps, as path → inode. Empty when it cannot be read.
+
+    A semaphore is mapped under a name that it had for a moment (sem_open(3)): it is looked up."""
     found: dict[str, int] = {}
+    renamed: set[int] = set()
     try:
         with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
             for line in file:
                 # address perms offset device inode path (proc(5))
                 fields = line.rstrip("\n").split(None, 5)
                 if len(fields) == 6 and fields[5].startswith(SHM):
-                    found[fields[5]] = int(fields[4])
+                    if fields[5].endswith(_GONE):
+                        renamed.add(int(fields[4]))
+                    else:
+                        found[fields[5]] = int(fields[4])
+        if renamed:
+            for entry in os.scandir(SHM):
+                if entry.inode() in renamed:
+                    found[entry.path] = entry.inode()
     except OSError:
         pass
     return found

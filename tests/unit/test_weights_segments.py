@@ -102,3 +102,26 @@ def test_a_stop_removes_what_a_process_leaves_that_ends_as_asked(
         stopped = stop(run)
     assert stopped.exit is not None and stopped.exit.requested and stopped.how == "ask"
     assert not shared.exists()
+
+
+SEMAPHORE = """
+import multiprocessing, time
+held = multiprocessing.get_context("spawn").Semaphore()
+print(held._semlock.name, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_semaphore_is_known_by_the_name_that_it_has_now() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SEMAPHORE], stdout=subprocess.PIPE, text=True
+    ) as one:
+        try:
+            assert one.stdout is not None
+            name = one.stdout.readline().strip().lstrip("/")
+            noted = segments.mapped_by(one.pid)
+            path = f"/dev/shm/sem.{name}"
+            assert noted[path] == Path(path).stat().st_ino
+            assert segments.remove_abandoned(dict(noted)) == [], "it is in use"
+        finally:
+            one.terminate()
