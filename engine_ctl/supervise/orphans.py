@@ -77,7 +77,9 @@ def find(store: Store) -> list[Orphan]:
             # The run with this mark will sweep it, unless it is what is left of an engine that
             # the run, a standby, has forked.
             directory = _session_owner(units, proc)
-        if directory is not None and directory not in running and not _held(directory):
+        if directory is None or directory in running or _held(directory):
+            continue
+        if not any(_writes_elsewhere(pid, units) for pid in _ancestors(proc.pid, processes)):
             run = _run_id(directory)
             unit = run.rpartition("/")[0]
             found.append(Orphan(proc.pid, proc.start, run, unit, _command(proc)))
@@ -179,6 +181,21 @@ def _session_owner(units: str, proc: Proc) -> str | None:
         if ended is None or proc.start <= (ended.get("ended_ticks") or 0):
             return str(path.parent)
     return None
+
+
+def _writes_elsewhere(pid: int, units: str) -> bool:
+    """Whether its output goes into a run's directory that is there and is none of these units': the
+    state was moved, and this one made in its place. The kernel follows an open file."""
+    for number in (1, 2):
+        try:
+            directory, name = os.path.split(os.readlink(f"/proc/{pid}/fd/{number}"))
+        except OSError:
+            continue
+        theirs = procs.units_of(directory)
+        known = name in ("log", "shim.err") and os.path.isfile(f"{directory}/spec.json")
+        if known and theirs != units and os.path.basename(os.path.dirname(directory)) == "runs":
+            return True
+    return False
 
 
 def _held(directory: str) -> bool:

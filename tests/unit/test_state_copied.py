@@ -17,7 +17,7 @@ from engine_ctl.operations.context import Context
 from engine_ctl.operations.listing import ps
 from engine_ctl.state import events
 from engine_ctl.state.store import Run, Store
-from engine_ctl.supervise import copies, procs
+from engine_ctl.supervise import copies, orphans, procs
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import stop
 from tests.standin.rig import Rig, rig
@@ -68,13 +68,16 @@ def test_nothing_of_the_original_is_ended_from_a_copy(rig: Rig, tmp_path: Path, 
 
 
 def test_a_state_directory_that_was_moved_is_no_copy(rig: Rig) -> None:
-    run = rig.ready()
+    run = rig.ready(children=1)
+    pids = set(rig.pids(run).values())
     rig.kill_shim(run)
     rig.dirs.state.rename(rig.root / "elsewhere")
     try:
         moved = Store(replace(rig.dirs, state=rig.root / "elsewhere")).current("demo")
         assert moved is not None and rig.life(moved) is Life.ORPHANED
-        Rig(rig.root).store.create("another", Kind.ENGINE)  # made where the old one was
+        fresh = Rig(rig.root)
+        fresh.store.create("another", Kind.ENGINE)  # made where the old one was
+        assert marked(run) == pids and orphans.find(fresh.store) == []
         assert rig.life(moved) is Life.ORPHANED
         assert stop(moved).how == "ask"
     finally:
