@@ -12,7 +12,7 @@ from engine_ctl.runtimes.store import Runtime
 from engine_ctl.state.records import UnitRecord
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import liveness, owed
-from engine_ctl.supervise.launch import adopt
+from engine_ctl.supervise.launch import adopt, lacks_secret
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.owed import Owed
 
@@ -104,9 +104,16 @@ def adopt_orphans(ctx: Context) -> list[str]:
         except (Failed, NotFound):  # said by the look at the units
             continue
         if orphaned:
-            ctx.event(record.unit, f"adopted {run.id}: its shim was gone", "warning")
+            ctx.event(record.unit, f"adopted {run.id}: its shim was gone{_poorer(run)}", "warning")
             adopted.append(run.id)
     return adopted
+
+
+def _poorer(run: Run) -> str:
+    """What the shim that was just made could not do, for want of a secret."""
+    spec = run.spec()
+    lack = lacks_secret(spec) if spec.restart.policy != "never" else None
+    return f"; it could not start it again: {lack} here" if lack else ""
 
 
 def _go_on(ctx: Context, unit: UnitRecord, run: Run) -> None:

@@ -16,9 +16,9 @@ import msgspec
 
 from engine_ctl import atomic
 from engine_ctl.errors import Busy, Failed
-from engine_ctl.state.records import ExitRecord, RunIdentity
+from engine_ctl.state.records import ExitRecord, RunIdentity, RunSpec
 from engine_ctl.state.store import Run
-from engine_ctl.supervise import disk, procs, remains
+from engine_ctl.supervise import base_environment, disk, procs, remains
 
 SHIM = Path(__file__).with_name("shim.py")
 LAUNCH_TIMEOUT_S = 30.0
@@ -52,7 +52,7 @@ def adopt(run: Run) -> bool:
     if _is_of_another_state(run):
         return False
     try:
-        _start_shim(run, ["--watch"], dict(os.environ))
+        _start_shim(run, ["--watch"], base_environment.restored(str(run.dir), os.environ))
     except Busy:
         return False
     except Failed:
@@ -65,7 +65,12 @@ def adopt(run: Run) -> bool:
 def restart_ended(run: Run) -> None:
     """Put a new shim over a run that has ended, whose own shim is gone and owed the next run: it
     makes and starts that when it is due. Returns at once. Raises Busy, Failed."""
-    _start_shim(run, ["--again"], dict(os.environ))
+    _start_shim(run, ["--again"], base_environment.restored(str(run.dir), os.environ))
+
+
+def lacks_secret(spec: RunSpec) -> str | None:
+    """Which secret of a run a shim that is made here and now could not give to the next start."""
+    return base_environment.missing(msgspec.to_builtins(spec.env_refs), os.environ)
 
 
 def _is_of_another_state(run: Run) -> bool:

@@ -13,7 +13,7 @@ from engine_ctl.errors import Busy, Failed
 from engine_ctl.state.records import ExitRecord, RunSpec
 from engine_ctl.state.store import Run
 from engine_ctl.supervise import again, liveness, policy
-from engine_ctl.supervise.launch import end_unbegun, restart_ended
+from engine_ctl.supervise.launch import end_unbegun, lacks_secret, restart_ended
 from engine_ctl.supervise.liveness import Liveness
 
 # An engine that nobody has missed for so long is not started behind the operator's back.
@@ -37,8 +37,9 @@ def cut_off(life: Liveness, spec: RunSpec) -> bool:
 
 
 def go_on(run: Run) -> Owed | None:
-    """Start again what a shim that is gone had to start again. None: nothing is owed. `run` is its
-    unit's current run, and the caller holds the unit's lock. Raises Failed."""
+    """Start again what a shim that is gone had to start again. None: nothing is owed, or not from
+    here, where a secret of it is not set. `run` is its unit's current run, and the caller holds the
+    unit's lock. Raises Failed."""
     spec = run.spec()
     life = liveness.look(run, spec.kind)
     if cut_off(life, spec):
@@ -51,6 +52,8 @@ def go_on(run: Run) -> Owed | None:
     overdue = time.time() - record.ended - record.restart_in_s
     if record.boot != identity.boot_id() or overdue > LATE_S:
         return Owed.LOST
+    if lacks_secret(spec):
+        return None  # whoever looks next may have it
     try:
         restart_ended(run)
     except Busy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from engine_ctl.supervise import disk
+from engine_ctl.supervise import base_environment, disk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ def environment(spec: dict[str, Any], run_dir: str, base: dict[str, str]) -> dic
 def _resolve(name: str, reference: dict[str, Any], base: dict[str, str]) -> str:
     source = reference.get("from_env")
     if source:
-        if source not in base:
-            raise SpawnError(f"{name} comes from the variable {source}, which is not set")
+        lack = base_environment.missing({name: reference}, base)
+        if lack:
+            raise SpawnError(lack)
         return base[source]
     path = os.path.expanduser(reference.get("from_file") or "")
     try:

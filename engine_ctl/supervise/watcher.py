@@ -11,7 +11,16 @@ import signal
 import struct
 import time
 
-from engine_ctl.supervise import aftermath, disk, policy, procs, remains, stale, trim
+from engine_ctl.supervise import (
+    aftermath,
+    base_environment,
+    disk,
+    policy,
+    procs,
+    remains,
+    stale,
+    trim,
+)
 from engine_ctl.supervise.readiness import Readiness, Said
 from engine_ctl.supervise.spawn import Child, SpawnError, environment
 from engine_ctl.supervise.sweep import TERM_S, reap, sweep
@@ -98,6 +107,8 @@ class Watcher:
             for name in _LAST_WORDS:
                 if not os.path.exists(self.path(name)):
                     disk.reserve(self.path(name))
+            if not watch:
+                base_environment.keep(self.dir, os.environ, spec)
             if self.spec.get("uds") and not watch:
                 stale.remove(self.spec["uds"])
             if watch:

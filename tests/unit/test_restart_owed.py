@@ -30,6 +30,7 @@ from engine_ctl.supervise.launch import SHIM
 from engine_ctl.supervise.liveness import Life
 from engine_ctl.supervise.stop import stop
 from engine_ctl.swap import past
+from profiles.model import EnvRef
 from tests.standin.rig import TREE, Rig, restart, rig, until
 
 __all__ = ["rig"]
@@ -195,3 +196,22 @@ def test_many_look_at_once_and_one_goes_on(rig: Rig, mute: socket.socket) -> Non
     rig.ended(third)
     assert [run.number for run in rig.store.runs("demo")] == [1, 2, 3]
     assert not [p for p in procs.table() if procs.run_dir_of(p) == str(second.dir)]
+
+
+def test_it_waits_for_a_look_that_has_the_secret(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "secret")
+    refs = {"KEPT": EnvRef(from_env="MINE")}
+    first = rig.start(*DIES, restart=restart(backoff_s=600.0, max=2), env_refs=refs)
+    rig.ended(first)
+    wanted(rig)
+    rig.kill_shim(first)
+    record = first.exit()
+    assert record is not None
+    atomic.write_record(first.dir / "exit.json", msgspec.structs.replace(record, restart_in_s=0.01))
+    monkeypatch.delenv("MINE")
+    look(rig)
+    assert rig.store.current("demo") == first and not any("goes on" in text for text in told(rig))
+    monkeypatch.setenv("MINE", "secret")
+    look(rig)
+    assert rig.next_run(first).number == 2
+    assert any("the restart goes on" in text for text in told(rig))

@@ -27,6 +27,7 @@ from engine_ctl.model import Kind
 from engine_ctl.operations import lifecycle
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.listing import ps
+from engine_ctl.operations.runs import adopt_orphans
 from engine_ctl.state import events
 from engine_ctl.state.records import RunIdentity
 from engine_ctl.state.store import Run, Store
@@ -333,6 +334,45 @@ def test_an_adopted_run_is_restarted_by_policy_and_its_tree_swept(rig: Rig) -> N
     second = rig.next_run(run)
     until(second.ready)
     assert second.identity() is not None and not second.identity().adopted
+
+
+SAYS = "import os; print(*(f'{n}={os.environ.get(n)};' for n in ('HF_HOME', 'KEPT')), flush=True)"
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_who_adopts_a_run_starts_it_again_in_the_environment_of_its_start(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, secret: bool
+) -> None:
+    monkeypatch.setenv("HF_HOME", "/of/the/start")
+    monkeypatch.setenv("MINE", "secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    words = [sys.executable, "-c", f"{SAYS}\nimport signal; signal.pause()"]
+    run = rig.prepare(
+        argv=words, restart=restart(max=1), env_refs={"KEPT": EnvRef(from_env="MINE")}
+    )
+    launch.launch(run)
+    until(lambda: says(run, "HF_HOME=/of/the/start; KEPT=secret;"), "it says what it got")
+    assert "secret" not in (run.dir / "environment.json").read_text()
+    assert "hf_other" not in (run.dir / "environment.json").read_text()
+    rig.kill_shim(run)
+    monkeypatch.setenv("HF_HOME", "/of/a/cron/job")
+    if not secret:
+        monkeypatch.delenv("MINE")
+    assert adopt_orphans(Context(rig.dirs, by="test")) == [run.id]
+    who = run.identity()
+    assert who is not None
+    rig.kill(who.leader.pid)
+    told = [
+        event.text for event in events.last(rig.dirs, 9, unit="demo") if "adopted" in event.text
+    ]
+    if not secret:
+        assert "could not start it again: KEPT comes from the variable MINE, which" in told[0]
+        record = rig.ended(rig.next_run(run))
+        assert record.error == "KEPT comes from the variable MINE, which is not set"
+        return
+    assert "could not" not in told[0]
+    again = rig.next_run(run)
+    until(lambda: says(again, "HF_HOME=/of/the/start; KEPT=secret;"), "the same")
 
 
 def test_an_adopted_run_is_stopped_as_any_other(rig: Rig) -> None:
