@@ -61,6 +61,14 @@ class StokerScreen(Screen[None]):
             except Exception as problem:
                 self.failed(problem)
 
+    @property
+    def behind(self) -> str:
+        """What escape does: drop the filter, or lead to the screen below."""
+        if getattr(self, "word", ""):
+            return "show all"
+        below = self.app.screen_stack[-2:-1] if self.app.screen is self else []
+        return str(getattr(below[0], "ACTION", None) or "deck") if below else "deck"
+
     def show(self, snapshot: Snapshot | None) -> None:
         """Put a snapshot (None: none yet) into the widgets."""
         raise NotImplementedError
@@ -187,7 +195,7 @@ class DetailScreen(StokerScreen):
             left += [Span(clean(unit.unit), "bold"), Span(f"  {clean(unit.profile)}", "muted")]
         if self.word:
             left += [Span("  filter ", "muted"), Span(clean(self.word), "match")]
-        last: list[Span] = [Span("esc", "key", "back"), Span(f" {self._behind} ", "foot", "back")]
+        last: list[Span] = [Span("esc", "key", "back"), Span(f" {self.behind} ", "foot", "back")]
         if self.PER_UNIT:
             unit_keys = Span("[", "key", "previous_unit"), Span(" ]", "key", "next_unit")
             last = [*unit_keys, Span(" unit  ", "foot", "next_unit"), *last]
@@ -199,12 +207,6 @@ class DetailScreen(StokerScreen):
             if width((*keys, *more, *last)) <= room:
                 keys += more
         return spread(left, (*keys, *last), cells)
-
-    @property
-    def _behind(self) -> str:
-        """Where escape leads."""
-        below = self.app.screen_stack[-2:-1] if self.app.screen is self else []
-        return str(getattr(below[0], "ACTION", None) or "deck") if below else "deck"
 
     def _ask_if_new(self, unit: UnitView | None) -> None:
         stamp = self.stamp(unit)

@@ -171,8 +171,18 @@ class LogReading(StokerScreen):
         state, body = self.state, self.body
         chosen = self._chosen(state)
         body.empty = view.empty_line(chosen, state is not None)
-        self.lines("log-title").set_lines([view.title_line(self._title(state), cells)])
+        title = view.title_line(self._title(state), cells, self._escapes(state))
+        self.lines("log-title").set_lines([title])
         self.lines("log-choice").set_lines([view.chosen_line(chosen, cells)])
+
+    def _escapes(self, state: State | None) -> str:
+        if self.body.mark is not None:
+            return "drop the mark"
+        if state is not None and state.query is not None:
+            return "drop the search"
+        if state is not None and not state.choice.everything:
+            return "show all"
+        return self.behind
 
     def _title(self, state: State | None) -> view.Title:
         if state is None:

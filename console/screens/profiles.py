@@ -146,7 +146,7 @@ class ProfilesScreen(StokerScreen):
                 if cells >= 100:
                     title += f" from {clip_middle(clean(unit.unit), 20)}"
             keys += [Span(entry.key, "key", entry.id), Span(f" {title}  ", "foot", entry.id)]
-        keys += [Span("esc", "key", "back"), Span(" deck ", "foot", "back")]
+        keys += [Span("esc", "key", "back"), Span(f" {self.behind} ", "foot", "back")]
         return spread(left, keys, cells)
 
     # Keys

@@ -123,8 +123,8 @@ class Title:
     replaced: int = 0
 
 
-def title_line(title: Title, cells: int) -> Line:
-    """` log chat-8b  run 18  1.0 GiB  line 9 of 10 … ▾ following`."""
+def title_line(title: Title, cells: int, behind: str = "deck") -> Line:
+    """` log chat-8b  run 18  1.0 GiB  line 9 of 10 … ▾ following  esc deck`."""
     left = [Span(" log ", "title"), Span(clean(title.name), "bold")]
     if title.run is not None:
         older = title.newest is not None and title.newest > title.run
@@ -146,6 +146,7 @@ def title_line(title: Title, cells: int) -> Line:
         right.append(Span(f"‖ {n.count(title.new)} new below, f follows ", "warn", "log_follow"))
     else:
         right.append(Span("‖ not following ", "muted", "log_follow"))
+    right += [Span(" esc", "key", "back"), Span(f" {behind} ", "foot", "back")]
     return spread(left, right, cells)
 
 

@@ -54,10 +54,9 @@ def _progress(found: Comparison) -> Line:
 def items(found: Comparison | None, selected: str | None, cells: int) -> list[Item]:
     """The table, the selected point with its reason and the command that repeats it."""
     if found is None:
-        text = (
-            "  Nothing measured yet: b measures the engine, `stoker sweep UNIT --set …` tunes it."
-        )
-        return [Item(None, ((), clip_line(line(Span(text, "muted")), cells)))]
+        text = "Nothing measured yet: b measures the engine, `stoker sweep UNIT --set …` tunes it."
+        told = wrap(text, max(cells - 4, 20))
+        return [Item(None, ((), *(line(Span(f"  {each}", "muted")) for each in told)))]
     columns = fit(_columns(found), cells - 2)
     lines = [*head(found, cells), (Span("  "), *heading(columns))]
     out = [Item(None, tuple(lines))]

@@ -219,7 +219,7 @@ def _instead_of_load(unit: UnitView, room: int) -> Line:
         up = f"up {n.uptime(unit.uptime_s)}" if unit.uptime_s is not None else ""
         told = clean(unit.note) or up
         if unit.kind is Kind.STANDBY and unit.memory_bytes:
-            told = " · ".join(text for text in (told, n.size(unit.memory_bytes)) if text)
+            told = " · ".join(text for text in (n.size(unit.memory_bytes), told) if text)
         return line(Span(told, "" if unit.phase is Phase.READY else "muted"))
     if unit.phase is Phase.SLEEPING and unit.note:
         return line(Span(clean(unit.note), "info"))

@@ -81,11 +81,11 @@ def _bar(start: StartRecord, best: bool, longest: float, cells: int) -> Line:
     verdict = str(start.verdict) if start.verdict else n.UNKNOWN
     number = start.run.rsplit("/", 1)[-1]
     star = Span("★" if best else " ", "ok")
-    left = (star, Span(f"{pad(number, 4, True)} ", "bold"), Span(pad(verdict, 9)))
+    left = (Span(" "), star, Span(f"{pad(number, 4, True)} ", "bold"), Span(pad(verdict, 9)))
     total = n.seconds(start.ready_s) if start.ready_s is not None else _outcome(start)
     style = "" if start.ready_s is not None else "error"
     right = (Span(pad(total, 11, True), style), Span(" "))
-    room = max(cells - 15 - 12 - 1, 10)
+    room = max(cells - 16 - 12 - 1, 10)
     return spread((*left, *_phases(start, longest, room)), right, cells)
 
 

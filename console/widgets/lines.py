@@ -19,6 +19,9 @@ from textual.strip import Strip
 from console.view.spans import Item, Line, Span
 from console.widgets.meanings import meaning
 
+CURSOR = "›"
+_KEPT = 200  # strips, as many as the highest terminal has lines
+
 
 class Lines(ScrollView):
     """Lines of spans. With `cursor=True` items that have a key can be selected.
@@ -274,9 +277,10 @@ class Lines(ScrollView):
         lit = self.cursor and self.key is not None and self._first.get(self.key) == at
         strip = self._strips.get((spans, lit))
         if strip is None:
-            if len(self._strips) > 2000:
+            if len(self._strips) > _KEPT:  # a clock makes a new line every second
                 self._strips.clear()
-            strip = Strip([self._segment(span, lit) for span in spans])
+            marked = _marked(spans) if lit else spans
+            strip = Strip([self._segment(span, lit) for span in marked])
             self._strips[(spans, lit)] = strip
         fill = self._style("cursor") if lit else self.rich_style
         return strip.adjust_cell_length(width, fill)
@@ -288,3 +292,11 @@ class Lines(ScrollView):
         under = self._style("cursor").bgcolor
         style += Style(bgcolor=under) if under is not None else Style(reverse=True)
         return Segment(span.text, style)
+
+
+def _marked(spans: Line) -> Line:
+    """The cursor's line with its sign in the margin: its ground alone is no sign without colours,
+    and pale on some terminals."""
+    if not spans or not spans[0].text.startswith(" "):
+        return spans
+    return (Span(CURSOR, "accent"), spans[0]._replace(text=spans[0].text[1:]), *spans[1:])

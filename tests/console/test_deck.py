@@ -12,6 +12,7 @@ from rich.style import Style
 from console import theme
 from console.app import StokerApp
 from console.screens.deck import DeckScreen
+from console.view.spans import Span
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES, meaning
 from engine_ctl.model import Phase
@@ -353,6 +354,35 @@ async def test_the_theme_that_is_chosen_is_kept(
     (tmp_path / "stoker").rmdir()
     (tmp_path / "stoker").write_text("in the way")
     theme.remember("nord")
+
+
+async def test_the_selected_line_has_a_sign(until: Any) -> None:
+    """Its ground alone would say nothing without colours."""
+    app = make()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+
+        def marked() -> list[str]:
+            return [row[:14].strip() for row in painted(app).splitlines() if row[0] == "›"]
+
+        await until(pilot, lambda: marked() == ["›● chat-8b"])
+        await pilot.press("down")
+        await until(pilot, lambda: marked() == ["›◐ code-32b"])
+        await pilot.press("W")
+        await until(pilot, lambda: [row.split()[1] for row in marked()] == ["18"])
+
+
+async def test_lines_that_pass_are_not_kept(until: Any) -> None:
+    """A clock is another line every second: what has been drawn of it is not memory for ever."""
+    feed = fakes.Feed(fakes.gpu_snapshot())
+    app = StokerApp(answers.ops(), feed)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        header = app.deck.lines("header")
+        for second in range(500):
+            header.set_lines([(Span(f"{second}"),)])
+            header.render_line(0)
+        assert len(header._strips) <= 201
 
 
 def best_row(app: StokerApp) -> str:

@@ -181,8 +181,10 @@ async def test_a_search_as_one_types(until: Until) -> None:
         assert len(view.screen.state.rows) == 6
         await view.press("ampersand")
         assert view.lines.key == place
+        assert "esc drop the search" in view.title("log-title")
         await view.press("escape")
         assert view.screen.state.query is None
+        assert "esc deck" in view.title("log-title")
 
 
 async def test_an_expression_and_case(until: Until) -> None:
@@ -244,6 +246,7 @@ async def test_choices_keep_the_place(until: Until) -> None:
         await view.pilot.press("down", "down", "enter")
         await view.settle()
         assert "phase loading" in view.title("log-choice")
+        assert "esc show all" in view.title("log-title")
         assert "Starting to load model" in view.seen()[0]
         await view.press("escape")
         assert view.screen.state.choice.everything
