@@ -1,10 +1,12 @@
-"""Shared memory that a killed tree leaves in /dev/shm: noted while its processes live, removed when
-they are gone and nobody else maps it.
+"""Memory that a killed tree shares by files: noted while its processes live, removed when they are
+gone and nobody else maps it.
 
-vLLM's message queues and shared-memory collectives are files there. Whoever is SIGKILLed does not
-unlink them, and they keep host memory until the machine is restarted.
+vLLM's message queues and shared-memory collectives are files in /dev/shm. Whoever is SIGKILLed does
+not unlink them, and they keep host memory until the machine is restarted. Several API servers count
+in files of a temporary directory (prometheus_client's), which is left likewise.
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
+# ruff: noqa: SIM105 - contextlib is memory in every shim
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ if TYPE_CHECKING:
 
 SHM = "/dev/shm/"
 _GONE = " (deleted)"
+_METRICS = ("counter", "gauge", "histogram", "summary")
 
 
 def mapped_by(pid: int) -> dict[str, int]:
-    """Files in /dev/shm that a process maps, as path → inode. Empty when it cannot be read.
+    """Such files that a process maps, as path → inode. Empty when it cannot be read.
 
     A semaphore is mapped under a name that it had for a moment (sem_open(3)): it is looked up."""
     found: dict[str, int] = {}
@@ -29,7 +32,7 @@ def mapped_by(pid: int) -> dict[str, int]:
             for line in file:
                 # address perms offset device inode path (proc(5))
                 fields = line.rstrip("\n").split(None, 5)
-                if len(fields) == 6 and fields[5].startswith(SHM):
+                if len(fields) == 6 and (fields[5].startswith(SHM) or _counts(fields[5])):
                     if fields[5].endswith(_GONE):
                         renamed.add(int(fields[4]))
                     else:
@@ -53,7 +56,29 @@ def remove_abandoned(noted: dict[str, int]) -> list[str]:
         if name.isdecimal():
             for path in mapped_by(int(name)):
                 left.pop(path, None)
-    return [path for path in left if _unlink(path)]
+    removed = [path for path in left if _unlink(path)]
+    for directory in {os.path.dirname(path) for path in removed if _counts(path)}:
+        try:
+            for name in os.listdir(directory):
+                if _counts(f"{directory}/{name}"):  # made later
+                    _unlink(f"{directory}/{name}")
+            os.rmdir(directory)
+        except OSError:
+            pass
+    return removed
+
+
+def _counts(path: str) -> bool:
+    """Whether it is a process's file of metrics in a directory of tempfile's making."""
+    directory, name = os.path.split(path)
+    made = os.path.basename(directory)
+    kind, _, rest = name.partition("_")
+    return (
+        kind in _METRICS
+        and rest.rpartition("_")[2].removesuffix(".db").isdecimal()
+        and made.startswith("tmp")
+        and len(made) == len("tmp") + 8
+    )
 
 
 def remove_named(beginning: str) -> None:

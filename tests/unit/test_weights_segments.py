@@ -125,3 +125,23 @@ def test_a_semaphore_is_known_by_the_name_that_it_has_now() -> None:
             assert segments.remove_abandoned(dict(noted)) == [], "it is in use"
         finally:
             one.terminate()
+
+
+def test_files_in_which_api_servers_count_go_with_their_directory(tmp_path: Path) -> None:
+    made, own = tmp_path / "tmpa1b2c3d4", tmp_path / "tmp-of-the-operator"
+    for directory in (made, own):
+        directory.mkdir()
+        for name in ("counter_17.db", "gauge_mostrecent_17.db"):
+            (directory / name).write_bytes(bytes(4096))
+    (made / "counter_.db").write_bytes(bytes(4096))
+    noted: dict[str, int] = {}
+    for path in (*made.iterdir(), *own.iterdir()):
+        process = _hold(path)
+        segments.note(noted, [process.pid])
+        process.kill()
+        process.wait()
+    assert sorted(noted) == [str(made / "counter_17.db"), str(made / "gauge_mostrecent_17.db")]
+    (made / "counter_.db").unlink()
+    (made / "summary_17.db").touch()
+    assert len(segments.remove_abandoned(noted)) == 2
+    assert not made.exists() and len(list(own.iterdir())) == 2
