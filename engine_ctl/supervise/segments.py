@@ -6,7 +6,6 @@ not unlink them, and they keep host memory until the machine is restarted. Sever
 in files of a temporary directory (prometheus_client's), which is left likewise.
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
-# ruff: noqa: SIM105 - contextlib is memory in every shim
 
 from __future__ import annotations
 
