@@ -15,6 +15,7 @@ from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
 Answer = TypeVar("Answer")
+LEAVES, LEAVES_SHORT = " leave everything as it is", " leave"
 _KEYS = {"esc": "escape"}
 
 
@@ -51,6 +52,8 @@ class CardScreen(ModalScreen[Answer]):
     ) -> None:
         """Show lines or items, the card as wide as the widest of them. `keys` stay in sight below
         the content, however long it is."""
+        if keys:
+            keys = (*keys[:-1], keys[-1]._replace(text=keys[-1].text.rstrip()))
         items = [entry if isinstance(entry, Item) else Item(None, (entry,)) for entry in content]
         cut = [Item(i.key, tuple(clip_line(s, self.room) for s in i.lines)) for i in items]
         widget = self.query_one("#content", Lines)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
-from console.screens.card import CardScreen
+from console.screens.card import LEAVES, LEAVES_SHORT, CardScreen
 from console.view.spans import Line, Span, fold
 from console.widgets.lines import Lines
 
@@ -37,10 +37,10 @@ class ConfirmScreen(CardScreen[bool]):
             Span("enter", "key", "yes"),
             Span(f" {self._yes}   ", "", "yes"),
             Span("esc", "key", "no"),
-            Span(" leave everything as it is", "", "no"),
+            Span(LEAVES if self.room >= 60 else LEAVES_SHORT, "", "no"),
         )
         folded = [part for spans in self._content for part in fold(spans, self.room)]
-        self.put([*folded, (), keys])
+        self.put(folded, keys=keys)
 
     def on_lines_pressed(self, message: Lines.Pressed) -> None:
         message.stop()

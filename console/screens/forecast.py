@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import events
 from textual.binding import Binding, BindingType
 
-from console.screens.card import CardScreen
+from console.screens.card import LEAVES, LEAVES_SHORT, CardScreen
 from console.view import forecast as view
-from console.view.spans import Line, Span, clean, line
+from console.view.spans import Line, Span, clean, fold, line
 from console.widgets.lines import Lines
 from engine_ctl.answers import ForecastView
 
@@ -56,7 +56,8 @@ class ForecastScreen(CardScreen[str | None]):
         return self._view is not None and not self._view.errors
 
     def show(self) -> None:
-        lines: list[Line] = [view.title(self._unit, self._profile, self._view, self._live), ()]
+        title = view.title(self._unit, self._profile, self._view, self._live)
+        lines: list[Line] = [*fold(title, self.room), ()]
         if self._error is not None:
             lines.append(line(Span(f"✗ {clean(self._error)}", "error")))
         elif self._view is None:
@@ -68,7 +69,10 @@ class ForecastScreen(CardScreen[str | None]):
             verb = " swap   " if self._profile else " restart   " if self._live else " start   "
             keys += [Span("enter", "key", "go"), Span(verb, "", "go")]
         keys += [Span("e", "key", "edit"), Span(" edit   ", "", "edit")]
-        keys += [Span("esc", "key", "no"), Span(" leave everything as it is", "", "no")]
+        keys += [
+            Span("esc", "key", "no"),
+            Span(LEAVES if self.room >= 60 else LEAVES_SHORT, "", "no"),
+        ]
         self.put(lines, least=min(self.room, 60), keys=tuple(keys))
 
     def action_go(self) -> None:

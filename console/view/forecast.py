@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from console.view import numbers as n
-from console.view.spans import Line, Span, clean, clip_line, line, pad, wrap
+from console.view.spans import Line, Span, clean, clip_line, fold, line, pad, wrap
 from console.view.units import VERDICTS, reason_words
 from engine_ctl.answers import ChangeView, ForecastView, MemoryNeed, PhaseSeconds
 from engine_ctl.model import Phase
@@ -49,7 +49,7 @@ def body(view: ForecastView, cells: int) -> list[Line]:
         number = len(view.warnings)
         more = f", with {number} warning{'s' * (number > 1)}" if number else ""
         text = f"{clean(view.checked_by)} accepts it{more}."
-        lines.append(line(Span("✓ ", "ok"), Span(text)))
+        lines += fold(line(Span("✓ ", "ok"), Span(text)), cells)
     lines += _weights(view, cells)
     if view.kv_bytes is not None:
         was = f" (was {n.gib(view.kv_bytes_now)})" if view.kv_bytes_now is not None else ""
@@ -65,8 +65,8 @@ def body(view: ForecastView, cells: int) -> list[Line]:
     if view.in_flight:
         drain = f": drain up to {n.age(view.drain_s)}" if view.drain_s else ": cut off"
         style = "" if view.drain_s else "warn"
-        flying = f"  {n.counted(view.in_flight, 'request')} in flight{drain}"
-        lines.append(line(Span(flying, style)))
+        flying = f"{n.counted(view.in_flight, 'request')} in flight{drain}"
+        lines += _wrapped("  ", flying, style, cells)
     lines.append(())
     lines += _seconds(view, cells)
     if view.warnings:
@@ -107,7 +107,7 @@ def change_lines(changes: Sequence[ChangeView], cells: int) -> list[Line]:
             lines.append((key, Span(pad(text, room) + "  "), Span(cost, style)))
             continue
         lines.append(clip_line((key, Span(text)), cells))
-        indent = " " * (widest + 4)
+        indent = " " * (widest + 4 if cells - widest >= 28 else 6)
         texts = wrap(cost, max(cells - len(indent), 20))
         lines += [line(Span(indent + told, style)) for told in texts]
     return lines
@@ -117,9 +117,9 @@ def _weights(view: ForecastView, cells: int) -> list[Line]:
     if view.verdict is None:
         return []
     style = VERDICTS[view.verdict]
-    note = f" ({clean(view.weights_note)})" if view.weights_note else ""
-    head = line(Span("  weights   ", "muted"), Span(str(view.verdict), style), Span(note))
-    lines = [clip_line(head, cells)]
+    note = f"({clean(view.weights_note)})" if view.weights_note else ""
+    head = line(Span("  weights   ", "muted"), Span(str(view.verdict), style))
+    lines = fold((*head, Span(" "), Span(note)), cells) if note else [head]
     for reason in view.reasons:
         lines += _wrapped("            ", reason_words(reason), "warn", cells)
     return lines
@@ -139,8 +139,8 @@ def _seconds(view: ForecastView, cells: int) -> list[Line]:
     lines = [clip_line(spans, cells), *_phases(view.expected, cells)]
     if view.rollback_profile:
         time = f" ({n.seconds(view.rollback_s)})" if view.rollback_s is not None else ""
-        text = f"  If it fails: back to {clean(view.rollback_profile)}{time}."
-        lines.append(clip_line(line(Span(text)), cells))
+        text = f"If it fails: back to {clean(view.rollback_profile)}{time}."
+        lines += _wrapped("  ", text, "", cells)
     return lines
 
 

@@ -102,7 +102,7 @@ def _table(holders: Sequence[Holder], total: int | None, columns: Sequence[Colum
         return [line(Span("   nobody holds memory here", "muted"))]
     lines: list[Line] = [(Span("   "), *heading(columns, 2))]
     order = {role: index for index, role in enumerate(machine.ROLES)}
-    ranked = sorted(holders, key=lambda h: (order.get(h.role, 9), -(h.bytes or 0)))
+    ranked = sorted(holders, key=lambda h: (order.get(h.role, 9), not h.pid, -(h.bytes or 0)))
     for holder in ranked:
         style = _STYLE.get(holder.role, "")
         share = n.percent(holder.bytes / total) if holder.bytes is not None and total else "–"

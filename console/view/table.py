@@ -36,6 +36,8 @@ def fit(columns: Sequence[Column], cells: int, gap: int = 1) -> tuple[Column, ..
     grow = sum(c.grow for c in kept)
     if spare < 0:
         kept = [c._replace(cells=max(6, c.cells + spare)) if c.grow else c for c in kept]
+        while len(kept) > 1 and _taken(kept, gap) > cells:
+            del kept[-1]
     if spare > 0 and grow:
         kept = [c._replace(cells=c.cells + spare * c.grow // grow) if c.grow else c for c in kept]
     return tuple(kept)

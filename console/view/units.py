@@ -266,7 +266,8 @@ def beneath(unit: UnitView, cells: int) -> list[Line]:
         found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
     told = unit.phase in _NOTE_IN_ROW or unit.note in set(Phase)
     if unit.note and unit.kind is Kind.ENGINE and not told:
-        found.append(line(Span(clean(unit.note), "muted" if unit.phase is Phase.READY else "")))
+        style = "accent" if unit.doing else "muted" if unit.phase is Phase.READY else ""
+        found.append(line(Span(clean(unit.note), style)))
     elbow = Span("     └ ", "muted")
     return [clip_line((elbow, *spans), cells) for spans in found[:_DETAIL_ROWS]]
 

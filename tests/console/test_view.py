@@ -450,6 +450,26 @@ def test_history_is_as_high_as_there_is_room() -> None:
     assert bars.tall_sparkline([], 4, 2) == ["", ""]
 
 
+@pytest.mark.parametrize("cells", (30, 40, 50, 70))
+def test_a_forecast_is_read_whole_on_a_narrow_terminal(cells: int) -> None:
+    lines = forecast.body(answers.FORECAST, cells)
+    whole = " ".join(" ".join(spans.plain(each).split()) for each in lines)
+    for told in ("accepts it, with 1 warning.", "22 of 22 fields agree)", "(10.0 s)."):
+        assert told in whole
+    if cells >= 40:
+        assert all(spans.width(each) <= cells for each in lines)
+        assert "first time only)" in whole
+
+
+def test_a_table_without_room_loses_columns_not_letters() -> None:
+    busy = fakes.gpu_units()
+    for cells in range(24, 66):
+        columns = units.columns_for(busy, cells)
+        assert sum(c.cells + 1 for c in columns) - 1 <= max(cells - 5, 12)
+        for text in texts(units.items(busy, columns, cells, details=False)):
+            assert cell_len(text) <= max(cells, 18), text
+
+
 def test_a_narrow_column_stays_where_a_wide_one_had_to_go() -> None:
     long = (replace(fakes.gpu_units()[0], unit="standby-aba267c578"),)
     keys = [column.key for column in units.columns_for(long, 100)]
