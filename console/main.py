@@ -152,7 +152,7 @@ def run(argv: list[str]) -> int:
         print(error.format_message(), file=sys.stderr)
         return 2
     except click.ClickException as error:
-        print(f"stoker: {' '.join(error.format_message().split())}", file=sys.stderr)
+        print(f"stoker: {_asked_wrongly(error)}", file=sys.stderr)
         return 2
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -177,6 +177,15 @@ def run(argv: list[str]) -> int:
             raise
         print(f"stoker: {_as_fault(error)}", file=sys.stderr)
         return 1
+
+
+def _asked_wrongly(error: click.ClickException) -> str:
+    """What click refused, and where the usage is told when it names no remedy itself."""
+    said = " ".join(error.format_message().split())
+    ctx = getattr(error, "ctx", None)
+    if ctx is None or ctx.parent is None or "Did you mean" in said:
+        return said
+    return f"{said.rstrip('.')}; see: {ctx.command_path} --help"
 
 
 def _as_fault(error: Exception) -> str:

@@ -194,7 +194,7 @@ class ProfileStore:
                 if os.path.lexists(path):
                     return f"{path} is no file that can be read; remove it or put a profile there"
         near = difflib.get_close_matches(name, self.names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.names())}"
+        hint = f"did you mean {near[0]}?" if near else "see: stoker profile list"
         return f"no profile {name}; {hint}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from engine_ctl.errors import NotFound, Usage
+from engine_ctl.errors import Usage
 
 
 def unable() -> str | None:
@@ -32,8 +32,9 @@ def open_console(unit: str | None = None) -> None:
     if unit is not None:
         from engine_ctl.operations.context import Context
 
-        if not Context().store.unit_dir(unit).is_dir():
-            raise NotFound(f"no unit named {unit}; see: stoker ps")
+        store = Context().store
+        if not store.unit_dir(unit).is_dir():
+            raise store.missing(unit)
     from console import theme
     from console.app import StokerApp
     from console.wiring import ConsoleOperations, LazyFeed

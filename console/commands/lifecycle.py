@@ -129,7 +129,12 @@ def stop(units: tuple[str, ...], yes: bool, as_json: bool) -> int:
 
 @click.command()
 @units_argument
-@wait_option
+@click.option(
+    "--wait/--no-wait",
+    default=None,
+    help="Of a unit that was down (default: on a terminal); one that runs is always waited for, "
+    "since it may have to go back.",
+)
 @json_option
 def restart(units: tuple[str, ...], wait: bool | None, as_json: bool) -> int:
     """Restart units with their profile files as they are now.

@@ -12,12 +12,26 @@ from console.commands.output import confirm, emit_json, examples, json_option, y
 UNIT = "stoker.live.unit"
 
 
+class _UnitFirst(click.Group):
+    """`stoker live lora load …`, the unit forgotten, is told so."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        unit = str(ctx.params.get("unit"))
+        if unit in self.commands and args and args[0] not in self.commands:
+            words = " ".join((unit, *args))
+            raise click.UsageError(f"the unit comes first: stoker live UNIT {words}")
+        return super().resolve_command(ctx, args)
+
+
 @click.group(
+    cls=_UnitFirst,
     epilog=examples(
         "stoker live chat-8b status",
         "stoker live chat-8b lora load red ./red",
         "stoker live chat-8b sleep --level 1",
-    )
+    ),
 )
 @click.argument("unit", shell_complete=completing.unit)
 @click.pass_context

@@ -195,7 +195,8 @@ def _text(path: str | None) -> bytes:
         with open(path, "rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise Failed(f"cannot read {path}: {error.strerror}") from None
+        kind = NotFound if isinstance(error, FileNotFoundError) else Failed
+        raise kind(f"cannot read {path}: {error.strerror}") from None
 
 
 @profile.command()

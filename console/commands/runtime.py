@@ -117,7 +117,7 @@ def list_(as_json: bool) -> None:
         ]
         print(table(rows_, ("runtime", "vllm", "platform", "whose", "state")))
     else:
-        print("no runtime yet; add one with: stoker runtime add cpu")
+        print("no runtime yet; add one with: stoker runtime add PYTHON|vllm==VERSION|cpu")
     for problem in problems:
         print(f"damaged: {problem}", file=sys.stderr)
     for name in unfinished:

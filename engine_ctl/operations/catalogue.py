@@ -194,7 +194,9 @@ def removable(ctx: Context, name: str) -> Path:
     """The operator's file of that name. Raises NotFound; built-in profiles cannot be removed."""
     path = own_path(ctx, name)
     if not path.exists():
-        raise NotFound(f"you have no profile file {path}")
+        if name in ctx.profiles.names():
+            raise Usage(f"{name} is built in and stays; your own are in {path.parent}")
+        raise NotFound(f"no profile {name} of yours; see: stoker profile list")
     return path
 
 

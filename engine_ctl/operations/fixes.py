@@ -32,6 +32,9 @@ def _lower_utilisation(cause: Cause, args: Mapping[str, Any]) -> list[Fix]:
 
 
 def _higher_utilisation(cause: Cause, args: Mapping[str, Any]) -> list[Fix]:
+    given = args.get("kv_cache_memory_bytes")
+    if given is not None:  # vLLM then looks at no utilisation
+        return [Fix("kv_cache_memory_bytes", str(given), "null")]
     now = _utilisation(args)
     if now >= 0.97:
         return []

@@ -440,7 +440,7 @@ def restart(ctx: Context, unit: str, tell: Tell, wait: bool) -> dict[str, Any]:
 def known(ctx: Context, unit: str) -> None:
     """Raises NotFound when there is no unit of that name."""
     if not ctx.store.unit_dir(unit).is_dir():
-        raise NotFound(f"no unit named {unit}; see: stoker ps")
+        raise ctx.store.missing(unit)
 
 
 def _refuse_live(ctx: Context, unit: str) -> None:

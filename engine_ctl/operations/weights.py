@@ -40,7 +40,21 @@ def daemon_unit(ctx: Context, unit: str) -> str:
 def known(ctx: Context, unit: str) -> None:
     """Raises NotFound when neither a unit nor a daemon of one is meant by the name."""
     if not ctx.store.exists(unit) and not ctx.store.exists(daemon_unit(ctx, unit)):
-        raise NotFound(f"no unit named {unit}; see: stoker ps")
+        raise ctx.store.missing(unit)
+
+
+def own_daemon(ctx: Context, unit: str) -> str:
+    """The preload unit meant by a name. Raises NotFound where the engine unit has none of its own,
+    naming the one that it maps."""
+    name = daemon_unit(ctx, unit)
+    if not ctx.store.exists(unit) or ctx.store.exists(name):
+        return name
+    used = uses(ctx)
+    for sight in sights.daemons(ctx.store):
+        if sight.alive and any(use.unit == unit for use in sights.clients(sight, used)):
+            other = sight.run.unit
+            raise NotFound(f"unit {unit} maps {other} and has no daemon of its own: name {other}")
+    raise NotFound(f"unit {unit} has no preload daemon; see: stoker weights")
 
 
 def profile_name(ctx: Context, unit: str) -> str:
@@ -149,9 +163,7 @@ def preload_stop(
     ctx: Context, unit: str, confirmed: bool = False, tell: Tell = lambda _: None
 ) -> dict[str, Any]:
     """Stop the daemon. Raises Busy, saying what follows, while engines map it, unless confirmed."""
-    name = daemon_unit(ctx, unit)
-    if ctx.store.exists(unit) and not ctx.store.exists(name):
-        raise NotFound(f"unit {unit} has no preload daemon; see: stoker weights")
+    name = own_daemon(ctx, unit)
     result = daemons.stop(ctx.store, name, uses(ctx), confirmed=confirmed, by=ctx.by)
     tell(f"{name}: stopped ({result.how}, {result.seconds:.1f} s)")
     return {"unit": name, "run": result.run, "how": result.how, "seconds": result.seconds}
@@ -165,6 +177,7 @@ def preload_reload(
     wait: bool = False,
 ) -> Run:
     """Replace the daemon by one that holds what the profile says now."""
+    own_daemon(ctx, unit)
     asked, runtime = asked_of(ctx, unit, reload=True)
     begin = beginner(ctx, asked, tell)
     check = checker(ctx, runtime, asked)
@@ -179,7 +192,7 @@ def preload_reload(
 def preload_release(ctx: Context, unit: str) -> tuple[DaemonStatus, ...]:
     """Let the daemon drop its weights without ending it. Raises NotFound."""
     known(ctx, unit)
-    return daemons.release(ctx.store, daemon_unit(ctx, unit), ctx.by)
+    return daemons.release(ctx.store, own_daemon(ctx, unit), ctx.by)
 
 
 def consequences(ctx: Context, unit: str) -> tuple[str, ...]:

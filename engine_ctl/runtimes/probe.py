@@ -63,7 +63,7 @@ def probe(python: str, extra_env: Mapping[str, str], timeout_s: float = 180.0) -
     except FileNotFoundError:
         raise Failed(f"{python} does not exist") from None
     except PermissionError:
-        raise Failed(f"{python} is not executable") from None
+        raise Failed(f"{python} is no program; name the Python of vLLM's environment") from None
     except OSError as error:
         raise Failed(f"{python} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
@@ -71,5 +71,26 @@ def probe(python: str, extra_env: Mapping[str, str], timeout_s: float = 180.0) -
     for line in done.stdout.splitlines():
         if line.startswith("STOKER "):
             return msgspec.convert(json.loads(line[7:]), Probed)
+    if not _is_python(python):
+        raise Failed(f"{python} is no Python interpreter; name that of vLLM's environment")
     last = [line for line in done.stderr.splitlines() if line.strip()]
-    raise Failed(f"{python} cannot import vLLM: {last[-1].strip() if last else 'no output'}")
+    why = last[-1].strip() if last else "no output"
+    if "No module named 'vllm'" in why:
+        raise Failed(
+            f"{python} has no vLLM; name the Python of the environment that vLLM is in, "
+            "or have one made: stoker runtime add vllm==VERSION"
+        )
+    raise Failed(f"{python} cannot import vLLM: {why}")
+
+
+def _is_python(program: str) -> bool:
+    try:
+        done = subprocess.run(
+            [program, "-c", "print(6 * 7)"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.stdout.strip() == b"42"

@@ -157,8 +157,18 @@ class Store:
         remedy = f"to go on: stoker stop {unit}; stoker remove {unit}"
         record = atomic.read_record(self.unit_dir(unit) / "unit.json", UnitRecord, remedy)
         if record is None:
-            raise NotFound(f"no unit named {unit}; see: stoker ps")
+            raise self.missing(unit)
         return record
+
+    def missing(self, unit: str) -> NotFound:
+        """The error for a name that is no unit's, with the nearest that is one."""
+        import difflib
+
+        names = [name for name in os.listdir(self.units_dir) if UNIT_NAME.fullmatch(name)]
+        near = difflib.get_close_matches(unit, names, n=1)
+        return NotFound(
+            f"no unit named {unit}; {f'did you mean {near[0]}?' if near else 'see: stoker ps'}"
+        )
 
     def save(self, record: UnitRecord) -> None:
         """Replace unit.json. Hold the unit's lock."""
@@ -199,7 +209,7 @@ class Store:
         nothing of it is alive. Raises NotFound."""
         directory = self.unit_dir(unit)
         if not directory.is_dir():
-            raise NotFound(f"no unit named {unit}; see: stoker ps")
+            raise self.missing(unit)
         grave = self.units_dir / f".removed-{unit}-{os.getpid()}-{time.monotonic_ns()}"
         with _writing(directory):
             directory.rename(grave)
@@ -244,7 +254,7 @@ class Store:
         Safe without a lock: the number is taken by mkdir. Raises NotFound, Failed (disk full)."""
         unit_dir = self.unit_dir(spec.unit)
         if not unit_dir.is_dir():
-            raise NotFound(f"no unit named {spec.unit}; see: stoker ps")
+            raise self.missing(spec.unit)
         runs = unit_dir / "runs"
         with _writing(runs):
             runs.mkdir(mode=0o700, exist_ok=True)
@@ -305,7 +315,12 @@ class Store:
         name, _, number = reference.rpartition("/")
         name = name or unit or ""
         if not name or not number.isdecimal() or number != str(int(number)):
-            raise Usage(f"{reference!r} is not a run; write UNIT/NUMBER, as in: stoker runs UNIT")
+            of = (
+                f"a number of: stoker runs {unit}"
+                if unit
+                else "UNIT/NUMBER, as in: stoker runs UNIT"
+            )
+            raise Usage(f"{reference!r} is not a run; write {of}")
         directory = self.unit_dir(name) / "runs" / number
         if not directory.is_dir():
             raise NotFound(f"no run {name}/{number}; see: stoker runs {name}")

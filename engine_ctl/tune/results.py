@@ -79,7 +79,10 @@ def parse_result(data: bytes) -> BenchResult:
         peak_tokens_per_s=number(raw, "max_output_tokens_per_s"),
         peak_concurrency=number(raw, "max_concurrent_requests"),
         latency_ms={
-            name: quantities for name in LATENCIES if (quantities := _quantities(raw, name))
+            name: quantities
+            for name in LATENCIES
+            # vLLM writes 0 for the latencies of requests that all failed.
+            if number(raw, "completed") and (quantities := _quantities(raw, name))
         },
     )
 

@@ -262,7 +262,7 @@ def release(store: Store, unit: str, by: str = "") -> tuple[client.DaemonStatus,
     Engines that map them keep them. Raises NotFound, Failed when a rank did not."""
     sight = sights.sight_of(store, unit)
     if sight is None or not sight.alive:
-        raise NotFound(f"{unit} does not run; see: stoker ps")
+        raise NotFound(f"{unit} does not run; start it with: stoker preload start {unit}")
     python = sight.spec.python or ""
     answers = tuple(client.release(python, path) for path in sight.record.sockets)
     bad = [a for a in answers if a.state != "released"]

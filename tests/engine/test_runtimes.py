@@ -52,7 +52,7 @@ def test_an_existing_interpreter_is_used_as_it_is(home_dirs: Dirs, cpu_runtime: 
 
 
 def test_an_interpreter_without_vllm_is_refused_and_leaves_nothing(home_dirs: Dirs) -> None:
-    with pytest.raises(Failed, match="cannot import vLLM"):
+    with pytest.raises(Failed, match="has no vLLM; name the Python"):
         add(home_dirs, sys.executable, quiet, name="none")
     assert not RuntimeStore(home_dirs).directory("none").exists()
 

@@ -16,11 +16,13 @@ import pytest
 
 from console.main import run, stoker
 from engine_ctl import atomic
+from engine_ctl.errors import Failed
 from engine_ctl.model import Event, Kind
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.listing import ps, runs
 from engine_ctl.paths import Dirs
+from engine_ctl.runtimes.probe import probe
 from engine_ctl.state import events
 from engine_ctl.state.records import ExitRecord, RunSpec
 from engine_ctl.state.store import Store
@@ -107,7 +109,7 @@ def test_what_asks_takes_yes() -> None:
         ("profile show nothing", 3),
         ("runtime check nothing", 3),
         ("runtime remove nothing --yes", 3),
-        ("profile import --from /nonexistent/file", 1),
+        ("profile import --from /nonexistent/file", 3),
     ],
 )
 @pytest.mark.parametrize("flag", ["", " --json"])
@@ -119,6 +121,43 @@ def test_errors_are_one_line_with_a_status_and_make_nothing(
     assert out == ""
     assert err.startswith("stoker: ") and err.count("\n") == 1 and err.endswith("\n")
     assert not list(dirs.units.glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("start", "see: stoker start --help"),
+        ("runtime add", "see: stoker runtime add --help"),
+        ("preload frob", "see: stoker preload --help"),
+        ("ps --jso", "Did you mean '--json'?"),
+        ("stat", "Did you mean 'start'?"),
+        ("live lora load red ./red", "the unit comes first: stoker live UNIT lora load red ./red"),
+        ("logs chat-8", "did you mean chat-8b?"),
+        ("remove chat-8 --yes", "did you mean chat-8b?"),
+        ("logs chat-8b --run x", "a number of: stoker runs chat-8b"),
+        ("profile remove chat --yes", "chat is built in and stays"),
+        ("profile show nothing", "see: stoker profile list"),
+    ],
+)
+def test_an_error_says_what_to_do(
+    line: str, said: str, dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Context().store.create("chat-8b", Kind.ENGINE)
+    assert run(shlex.split(line)) in {2, 3}
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/bin/ls", "is no Python interpreter"),
+        (sys.executable, "has no vLLM; name the Python"),
+        (".", "is no program"),
+    ],
+)
+def test_what_is_no_runtime_is_told_in_words(program: str, said: str) -> None:
+    with pytest.raises(Failed, match=said):
+        probe(program, {})
 
 
 def test_rows_of_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

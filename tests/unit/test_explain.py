@@ -10,15 +10,18 @@ import pytest
 
 from console.main import run
 from engine_ctl import atomic
-from engine_ctl.model import Kind, Phase, PhaseMark, Reason, Verdict
+from engine_ctl.answers import Fix
+from engine_ctl.model import Cause, Kind, Phase, PhaseMark, Reason, Verdict
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.facts import RunFacts
 from engine_ctl.operations import explain
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.fixes import fixes_for
 from engine_ctl.paths import Dirs
 from engine_ctl.state.expected import FILE, ForecastRecord
 from engine_ctl.state.records import ExitRecord, RunSpec
 from engine_ctl.state.store import Run
+from profiles.model import Profile
 from tests.standin.observed import DATA, Written
 
 OOM = (
@@ -182,3 +185,10 @@ def test_the_phase_that_failed_is_named(
     phases = tuple(PhaseMark(mark, float(n), 1.0) for n, mark in enumerate(marks))
     known = RunFacts(run="a/1", phases=phases)
     assert explain._phase_before(known, ready, asked) is phase
+
+
+def test_a_cache_given_in_bytes_is_not_mended_by_the_utilisation() -> None:
+    cause = Cause(category="kv_no_memory", hint="", line="")
+    fixed = Profile(name="p", args={"kv_cache_memory_bytes": "4k"})
+    assert fixes_for(cause, fixed) == (Fix("kv_cache_memory_bytes", "4k", "null"),)
+    assert fixes_for(cause, Profile(name="p"))[0].key == "gpu_memory_utilization"

@@ -100,6 +100,11 @@ def test_settings_come_in_layers() -> None:
     assert describe(made) == "16 requests of 32 in, ? out, 16 at once, 3 times"
 
 
+def test_requests_that_all_failed_have_no_latency() -> None:
+    raw = {"duration": 2.0, "completed": 0, "failed": 64, "median_ttft_ms": 0.0, "p95_itl_ms": 0}
+    assert parse_result(json.dumps(raw).encode()).latency_ms == {}
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
