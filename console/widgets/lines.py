@@ -288,8 +288,11 @@ class Lines(ScrollView):
     def _segment(self, span: Span, lit: bool) -> Segment:
         if not lit or span.style.startswith("bar-"):
             return Segment(span.text, self._style(span.style))
+        cursor = self._style("cursor")
+        if cursor.reverse:  # a terminal's own colours have no tints: colours would meet theirs
+            return Segment(span.text, cursor + Style(bold=self._style(span.style).bold))
         style = self._style(span.style, lit)
-        under = self._style("cursor").bgcolor
+        under = cursor.bgcolor
         style += Style(bgcolor=under) if under is not None else Style(reverse=True)
         return Segment(span.text, style)
 

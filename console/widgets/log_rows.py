@@ -215,6 +215,7 @@ class LogRows(ScrollView, can_focus=True):
         if lit or chosen:
             under = fill.bgcolor
             over = Style(bgcolor=under) if under is not None else Style(reverse=True)
+            over = fill if fill.reverse else over
             strip = Strip([Segment(s.text, (s.style or Style()) + over) for s in strip])
             edge = Segment(margin.text, self._style("accent") + over)
         else:

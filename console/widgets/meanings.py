@@ -35,7 +35,7 @@ def meaning(node: DOMNode, name: str, background: Color) -> Style:
     color = background + styles.color
     if styles.has_rule("auto_color") and styles.auto_color:
         color = background + background.get_contrast_text(styles.color.a)
-    if color == background:
+    if color == background and not styles.text_style.reverse:
         color = _ON_ANSI
     color = readable(color, background, _LEAST_DIM if name == "dim" else _LEAST)
     return Style.from_color(color.rich_color, background.rich_color) + styles.text_style

@@ -372,6 +372,23 @@ async def test_the_selected_line_has_a_sign(until: Any) -> None:
         await until(pilot, lambda: [row.split()[1] for row in marked()] == ["18"])
 
 
+@pytest.mark.parametrize("name", ["ansi-dark", "ansi-light"])
+async def test_the_selected_line_is_read_in_the_terminal_s_own_colours(
+    name: str, until: Any
+) -> None:
+    """They have no tints: on a ground of the sixteen a word of the sixteen may be lost."""
+    app = make(theme=name)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None and app.theme == name)
+        table = app.deck.lines("units")
+
+        def styles() -> list[Style]:
+            return [s.style for s in table.render_line(0) if s.text.strip() and s.style]
+
+        await until(pilot, lambda: all(style.reverse for style in styles()))
+        assert len({(style.color, style.bgcolor) for style in styles()}) == 1
+
+
 async def test_lines_that_pass_are_not_kept(until: Any) -> None:
     """A clock is another line every second: what has been drawn of it is not memory for ever."""
     feed = fakes.Feed(fakes.gpu_snapshot())
