@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,6 +49,7 @@ def _bindings() -> list[BindingType]:
         for entry in actions.ACTIONS
         if entry.id != "palette"
     ]
+    found.append(Binding("ctrl+z", "suspend_process", show=False))  # as in any terminal program
     return [*found, *(Binding(str(n), f"jump({n})", show=False) for n in range(1, 10))]
 
 
@@ -91,7 +93,11 @@ class StokerApp(App[None]):
         return self.deck
 
     def on_mount(self) -> None:
-        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonThreads())
+        if not self.is_headless:
+            # Without it a terminal would stay as the app has set it: raw, with the mouse's reports.
+            loop.add_signal_handler(signal.SIGTERM, self.exit)
         if self._theme in self.available_themes:
             self.theme = self._theme
         self._theme = self.theme

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import os
 import pty
+import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -20,6 +26,7 @@ from engine_ctl.paths import Dirs
 from engine_ctl.state import events
 from engine_ctl.supervise import trim
 from tests.standin.observed import Written
+from tests.standin.rig import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 STOKER = (sys.executable, "-c", "from console.main import main; main()")
@@ -72,7 +79,7 @@ def on_a_terminal(*words: str) -> bytes:
     return said
 
 
-def test_a_terminal_gets_no_escapes_and_a_pipe_gets_all(dirs: Dirs) -> None:
+def test_a_ttygets_no_escapes_and_a_pipe_gets_all(dirs: Dirs) -> None:
     events.append(dirs, Event(at=1.0, unit="u", text=EVIL))
     piped = subprocess.run([*STOKER, "events"], capture_output=True, cwd=ROOT, timeout=100)
     assert EVIL.encode() in piped.stdout
@@ -85,7 +92,7 @@ def test_nor_do_the_errors_of_several_units(dirs: Dirs) -> None:
     assert b"\x1b" not in said and "␛]0;title␇b".encode() in said
 
 
-def test_a_log_on_a_terminal_keeps_its_colours_and_nothing_else(tmp_path: Path) -> None:
+def test_a_log_on_a_ttykeeps_its_colours_and_nothing_else(tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.unit("u")
     run = written.run("u")
@@ -127,3 +134,57 @@ def test_of_the_trimmed_middle_of_a_log_there_is_one_line(tmp_path: Path) -> Non
     note = b"\n... %d bytes were trimmed here ...\n" % (4 * block)
     assert b"".join(logfile.tail(path, None)) == b"a\n" * block + note + b"c\n" * block
     assert b"".join(logfile.tail(path, 2)) == b"c\nc\n"
+
+
+# A shell's part: the console in a process group of its own on this terminal, brought back when it
+# was stopped.
+SHELL = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+console = subprocess.Popen(sys.argv[1:], process_group=0)
+os.tcsetpgrp(0, console.pid)
+_, status = os.waitpid(console.pid, os.WUNTRACED)
+while os.WIFSTOPPED(status):
+    os.tcsetpgrp(0, os.getpgrp())
+    os.write(1, b"<stopped>")
+    os.read(0, 1)
+    os.tcsetpgrp(0, console.pid)
+    os.kill(console.pid, signal.SIGCONT)
+    _, status = os.waitpid(console.pid, os.WUNTRACED)
+os.write(1, b"<ended %d>" % os.waitstatus_to_exitcode(status))
+"""
+LEFT = b"\x1b[?1049l"  # the terminal's own screen is back
+
+
+def test_a_console_that_is_suspended_or_ended_gives_the_ttyback(dirs: Dirs) -> None:
+    pid, tty = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.environ["TERM"] = "xterm-256color"
+        os.execv(sys.executable, [sys.executable, "-c", SHELL, *STOKER])
+    said = b""
+
+    def until_said(what: bytes) -> bytes:
+        nonlocal said
+        while what not in said:
+            ready, _, _ = select.select([tty], [], [], PATIENCE_S)
+            assert ready, f"{what!r} never came"
+            said += os.read(tty, 65536)
+        before, _, said = said.partition(what)
+        return before
+
+    try:
+        fcntl.ioctl(tty, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        until_said(b"STOKER")
+        os.write(tty, b"\x1a")
+        assert LEFT in until_said(b"<stopped>")
+        os.write(tty, b"\n")
+        until_said(b"STOKER")
+        os.kill(os.tcgetpgrp(tty), signal.SIGTERM)
+        assert LEFT in until_said(b"<ended 0>")
+    finally:
+        with contextlib.suppress(OSError):
+            os.killpg(os.tcgetpgrp(tty), signal.SIGKILL)
+        os.close(tty)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
