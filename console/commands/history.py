@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import time
 
@@ -24,7 +23,7 @@ from engine_ctl.errors import Failed, Usage
 @click.option("--kind", type=click.Choice(("start", "bench")), help="Only starts, or only benches.")
 @click.option("--since", help="2h or 3d ago, today, 14:05, or a date (2026-08-01).")
 @limit_option()
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values (without what is nested).")
 @json_option
 def history(
     words: tuple[str, ...],
@@ -56,10 +55,10 @@ def history(
         emit_json({"entries": found})
         return
     if as_csv:
-        writer = csv.DictWriter(sys.stdout, [*COLUMNS, "detail"], lineterminator="\n")
+        # What is nested (settings, every figure) would be JSON in a cell: --json has it.
+        writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        for entry in found:
-            writer.writerow({**entry, "detail": json.dumps(entry["detail"])})
+        writer.writerows(found)
         return
     if not found:
         print("nothing is kept that matches")

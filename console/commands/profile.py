@@ -63,23 +63,33 @@ def show(name: str, ask: bool, everything: bool, as_json: bool) -> int:
     return 1 if checked and checked.errors else 0
 
 
-@profile.command(epilog=examples("stoker profile lint chat --target 0.33"))
+@profile.command(
+    epilog=examples(
+        "stoker profile lint chat",
+        "stoker profile lint chat --target 0.33",
+        "stoker profile lint chat --from 0.32 --target 0.33",
+    )
+)
 @click.argument("name", shell_complete=completing.profile)
 @click.option("--target", help="The vLLM version to check against (default: the runtime's).")
+@click.option("--from", "before", help="The version that it comes from (default: the oldest).")
 @json_option
-def lint(name: str, target: str | None, as_json: bool) -> int:
+def lint(name: str, target: str | None, before: str | None, as_json: bool) -> int:
     """What is wrong, and with --target what breaks on that version. Exit code 1: it won't start."""
     from engine_ctl.operations import catalogue
     from engine_ctl.operations.context import Context
     from profiles.lint import known
     from profiles.schema import SHIPPED
 
-    if target is not None and known(target) is None:
-        raise Usage(
-            f"{target!r} is no vLLM version that can be told: name a release from 0.24 on, "
-            f"e.g. --target {SHIPPED[-1]}"
-        )
-    findings = catalogue.lint(Context(), name, target)
+    for option, version in (("target", target), ("from", before)):
+        if version is not None and known(version) is None:
+            raise Usage(
+                f"{version!r} is no vLLM version that can be told: name a release from 0.24 on, "
+                f"e.g. --{option} {SHIPPED[-1]}"
+            )
+    if before is not None and target is None:
+        raise Usage("--from goes with --target: the version that it is to run on")
+    findings = catalogue.lint(Context(), name, target, before)
     if as_json:
         emit_json({"findings": findings})
     elif not findings:

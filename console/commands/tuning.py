@@ -198,7 +198,9 @@ def _unit(metric: str) -> str:
 
 
 def _spread(found: Any) -> str:
-    return "–" if found.spread is None else f"±{found.spread:.1%}"
+    if found.spread is None:
+        return "–"
+    return f"±{found.spread:.1%}" if found.spread < 10 else "over ±999%"
 
 
 @click.command(

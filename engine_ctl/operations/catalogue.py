@@ -93,16 +93,21 @@ def effective(ctx: Context, name: str) -> Shown:
     return Shown(effective_of(resolved, schema), tuple(added))
 
 
-def lint(ctx: Context, name: str, target: str | None) -> tuple[Finding, ...]:
-    """Findings for `target`, by default the version of the profile's own runtime."""
-    return lint_resolved(ctx, ctx.profiles.load(name), target)
+def lint(
+    ctx: Context, name: str, target: str | None, before: str | None = None
+) -> tuple[Finding, ...]:
+    """Findings for `target`, by default the version of the profile's own runtime; with `before`
+    without the notes on what changed up to that version."""
+    return lint_resolved(ctx, ctx.profiles.load(name), target, before)
 
 
-def lint_resolved(ctx: Context, resolved: Resolved, target: str | None) -> tuple[Finding, ...]:
+def lint_resolved(
+    ctx: Context, resolved: Resolved, target: str | None, before: str | None = None
+) -> tuple[Finding, ...]:
     runtime = runtime_of(ctx, resolved)
     current = runtime.version if runtime else None
     if target is not None or current is None:
-        return lint_profile(resolved, target)
+        return lint_profile(resolved, target, current=before)
     # On its own runtime, what behaves differently since older versions is no news.
     schema = ctx.schema_for(runtime)
     news = {f.rule for f in lint_profile(resolved, current, schema, current=current)}

@@ -20,6 +20,8 @@ from engine_ctl.weights.records import RankKey
 SCRIPT = Path(__file__).parents[1] / "inside" / "standby.py"
 ANSWER_LIMIT = 64 << 20
 ONCE_TIMEOUT_S = 300.0
+# What a look at a hub without a network ends in (sockets, httpx, urllib3).
+_UNREACHED = ("gaierror", "ConnectError", "ConnectTimeout", "NameResolutionError")
 
 
 class Unavailable(Failed):
@@ -91,7 +93,14 @@ class CheckError(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         """One line for an operator, with the nearest spelling where there is one."""
-        return f"{self.message}; did you mean {self.nearest}?" if self.nearest else self.message
+        if self.nearest:
+            return f"{self.message}; did you mean {self.nearest}?"
+        if self.exception in _UNREACHED:
+            return (
+                f"the model is not on this machine and its hub is out of reach ({self.message}): "
+                "give a local path, or download it first"
+            )
+        return self.message
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -82,6 +82,18 @@ def test_what_is_no_moment_is_refused(
     assert "is no time" in capsys.readouterr().err
 
 
+def test_an_upgrade_is_told_from_where_it_starts(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rules(*words: str) -> set[str]:
+        assert run(["profile", "lint", "chat", "--target", "0.33", *words, "--json"]) == 0
+        return {found["rule"] for found in json.loads(capsys.readouterr().out)["findings"]}
+
+    assert "port-not-shared" in rules() - rules("--from", "0.25")  # which is where it changed
+    assert run(["profile", "lint", "chat", "--from", "0.25"]) == 2
+    assert run(["profile", "lint", "chat", "--from", "new", "--target", "0.33"]) == 2
+
+
 def test_one_matter_is_one_finding() -> None:
     args = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
     rules = [found.rule for found in lint(Profile(name="p", model="m", args=args), "0.33")]

@@ -173,6 +173,8 @@ def test_an_error_is_one_line() -> None:
     assert _text(ValueError("a\n  b")) == "a b"
     error = CheckError("parse", "bad_argument", "unrecognized arguments: --max-len", nearest="-x")
     assert error.line == "unrecognized arguments: --max-len; did you mean -x?"
+    words = "[Errno -2] Name or service not known"
+    assert "give a local path" in CheckError("config", "unknown", words, "gaierror").line
 
 
 def test_values_become_json_types() -> None:
