@@ -44,6 +44,7 @@ def _columns(holders: Sequence[Holder], cells: int) -> tuple[Column, ...]:
     said = {
         "fits": any(holder.fits is not None for holder in holders),
         "parts": any(holder.parts for holder in holders),
+        "user": any(holder.user for holder in holders),
     }
     longest = max((len(holder.run or holder.unit or "") for holder in holders), default=0)
     run = max(16, min(longest, 16 if cells < 100 else 30))

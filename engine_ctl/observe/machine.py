@@ -35,8 +35,8 @@ OTHERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What holds memory now. `by_run` sums each run's holdings: (bytes, NVML indices);
-    `resident` is the host memory of each orphan by pid."""
+    """What holds memory now. `by_run` sums each run's holdings: (bytes, NVML indices), those of
+    GPUs where there are any; `resident` is the host memory of each orphan by pid."""
 
     host: HostView
     gpus: tuple[GpuView, ...]
@@ -64,6 +64,8 @@ class MachineWatch:
         self._state: tuple[object, ...] = ()
         self._others: tuple[ProcessReading, ...] = ()
         self._others_at: float | None = None
+        self._holders: tuple[Holder, ...] = ()
+        self._holders_at: float | None = None
         self._specs: dict[str, RunSpec | None] = {}
 
     def read(self, watches: Sequence[UnitWatch]) -> Machine:
@@ -73,24 +75,36 @@ class MachineWatch:
         owners = self._owner_of_each(watches)
         reading = self._host.read()
         gpus = gpu_views(readings, owners, self._processes.read, reading, self._foreign)
-        holders: tuple[Holder, ...] = ()
-        if not readings.gpus:
-            leaders = {
-                watch.run.id: watch.life.facts.identity.leader.pid
-                for watch in watches
-                if watch.run is not None
-                and watch.life is not None
-                and watch.life.facts.identity is not None
-            }
-            self._refresh_others(now)
-            holders = host_holders(owners, self._process_memory, leaders, self._others)
-        host = host_view(reading, readings, holders)
+        host = host_view(reading, readings, self._of_host(watches, readings, owners, now))
         left = {orphan.pid: self._process_memory(orphan.pid) for orphan in self._orphans}
         resident = {pid: None if each is None else each.size for pid, each in left.items()}
         return Machine(host, gpus, self._orphans, _by_run(gpus, host), resident)
 
     def close(self) -> None:
         self._source.close()
+
+    def _of_host(
+        self,
+        watches: Sequence[UnitWatch],
+        readings: GpuReadings,
+        owners: Mapping[int, Owner],
+        now: float,
+    ) -> tuple[Holder, ...]:
+        """Who holds host memory. Beside GPUs, where it is the smaller question, looked at when
+        the process table is."""
+        if readings.gpus and self._holders_at == self._owners_at:
+            return self._holders
+        self._holders_at = self._owners_at
+        leaders = {
+            watch.run.id: watch.life.facts.identity.leader.pid
+            for watch in watches
+            if watch.run is not None
+            and watch.life is not None
+            and watch.life.facts.identity is not None
+        }
+        self._refresh_others(now)
+        self._holders = host_holders(owners, self._process_memory, leaders, self._others)
+        return self._holders
 
     def _process_memory(self, pid: int) -> ProcessReading | None:
         return self._processes.read(pid, memory=True)
@@ -124,7 +138,7 @@ class MachineWatch:
         self._processes.forget(named | self._owners.keys())
 
     def _refresh_others(self, now: float) -> None:
-        """The largest processes that are nobody's here, for a machine without GPUs."""
+        """The processes with the most host memory that are nobody's here."""
         if not _due(self._others_at, now, OTHERS_EVERY_S):
             return
         self._others_at = now
@@ -220,6 +234,9 @@ def _by_run(gpus: Sequence[GpuView], host: HostView) -> dict[str, tuple[int, tup
                 sizes[holder.run] = sizes.get(holder.run, 0) + (holder.bytes or 0)
                 where.setdefault(holder.run, []).append(gpu.index)
     for holder in host.holders:
+        # Beside GPUs a run is as large as what it holds there; a standby holds nothing there.
+        if gpus and holder.role != "standby":
+            continue
         if holder.run is not None and holder.bytes is not None:
             sizes[holder.run] = sizes.get(holder.run, 0) + holder.bytes
     return {run: (size, tuple(sorted(set(where.get(run, []))))) for run, size in sizes.items()}

@@ -364,6 +364,17 @@ def test_host_memory_is_shown_by_run_without_gpus(written: Written) -> None:
     assert only(snapshot).memory_bytes == mine[0].bytes
 
 
+def test_host_memory_is_shown_beside_gpus_and_does_not_make_a_run_larger(written: Written) -> None:
+    written.unit("chat")
+    run = written.run("chat")
+    written.ready(run)
+    snapshot = sample(written, recorded_gpus("daemon_killed", {}))
+    mine = [holder for holder in snapshot.host.holders if holder.run == "chat/1"]
+    assert snapshot.gpus and len(mine) == 1
+    assert mine[0].bytes is not None and mine[0].bytes > MIB
+    assert not only(snapshot).memory_bytes
+
+
 def test_a_daemon_that_failed_is_an_alert(written: Written) -> None:
     written.unit("m8b", Kind.PRELOAD)
     written.exit(written.run("m8b"), code=1)
