@@ -81,7 +81,7 @@ class StokerApp(App[None]):
         self._said_at = 0.0
         self.flows = Flows(self)
         self.animation_level = "none"
-        self._wanted = select
+        self.wanted = select  # the unit to select as soon as there is one of that name
         self._theme = theme
         self._theme_chosen = theme_chosen
         self._tail = TailThread(self._tail_moved)
@@ -158,9 +158,9 @@ class StokerApp(App[None]):
         if not isinstance(self.shown_screen, DeckScreen):
             self.deck.again() if first else None
         self.shown_screen.again()
-        if self._wanted and self.unit_named(self._wanted):
-            self.deck.lines("units").select(self._wanted)
-            self._wanted = None
+        if self.wanted and self.unit_named(self.wanted):
+            self.deck.lines("units").select(self.wanted)
+            self.wanted = None
         self._watch_log()
 
     @property

@@ -302,10 +302,11 @@ class Flows:
         self.app.push_screen(ChooseProfile("New unit from", None, "make a unit"), chosen)
 
     def create(self, profile: str) -> None:
-        """Make a unit of a profile; it is not started."""
+        """Make a unit of a profile and select it; it is not started."""
 
         def make() -> str:
-            return f"unit {self.app.ops.create(profile)} made of {profile}: s starts it"
+            self.app.wanted = name = self.app.ops.create(profile)
+            return f"unit {name} made of {profile}: s starts it"
 
         self.begin("create", profile, make)
 

@@ -134,6 +134,6 @@ class DeckScreen(StokerScreen):
         log = self.lines("log")
         room = max(log.size.height, 1)
         found = deck.tail(lines, cells - 1)[-max(room, 100) :]
-        if not found and unit is not None and unit.log == path:
+        if not found and unit is not None and unit.log in (None, path):
             found = deck.no_tail(unit)
         log.set_lines(found)

@@ -11,7 +11,7 @@ import pytest
 
 from console.widgets.lines import Lines
 from engine_ctl.errors import Busy, NotFound
-from engine_ctl.model import Phase
+from engine_ctl.model import Kind, Phase, UnitView
 from tests.console import answers, fakes
 from tests.console.test_deck import SIZES, make, painted, shown
 
@@ -236,6 +236,24 @@ async def test_new_makes_a_unit_from_a_profile(until: Any) -> None:
         await until(pilot, lambda: "New unit from" in painted(app) and "built in" in painted(app))
         await pilot.press(*"fast", "enter")
         await until(pilot, lambda: asked(ops, "create") == [("create", "fast-iteration")])
+
+
+async def test_a_new_unit_is_selected_for_the_key_that_starts_it(until: Any) -> None:
+    ops = answers.ops()
+    ops.answers["create"] = "fast"
+    app = make(ops=ops)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("n")
+        await until(pilot, lambda: "built in" in painted(app))
+        await pilot.press(*"fast", "enter")
+        await until(pilot, lambda: "unit fast made of fast-iteration: s starts it" in painted(app))
+        made = UnitView("fast", Kind.ENGINE, "fast-iteration")
+        app.feed.give(fakes.gpu_snapshot(units=(*fakes.gpu_units(), made)))  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.selected_unit and app.selected_unit.unit == "fast")
+        await until(pilot, lambda: "Never started: s starts it" in painted(app))
+        await pilot.press("s")
+        await until(pilot, lambda: asked(ops, "start") == [("start", "fast")])
 
 
 async def test_the_palette_runs_an_action(until: Any) -> None:
