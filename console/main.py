@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="First: stoker demo, or stoker runtime add PYTHON and stoker profile import. "
-    "Each command has examples: stoker start --help.\n\n"
+    "Examples are in each help: stoker start --help.\n\n"
     'Names on TAB, in bash: eval "$(_STOKER_COMPLETE=bash_source stoker)" (or zsh, fish).',
 )
 @click.option("--unit", help="Open the console with this unit selected.")

@@ -18,12 +18,14 @@ from engine_ctl.errors import Failed, Usage
     epilog=examples("stoker history --unit chat-8b --since 2d", "stoker history --kind bench --csv")
 )
 @click.argument("words", nargs=-1, metavar="[WORD...]")
-@click.option("--unit", help="Only this unit.", shell_complete=completing.unit)
-@click.option("--profile", help="Only this profile.", shell_complete=completing.profile)
+@click.option("--unit", metavar="UNIT", help="Only this unit.", shell_complete=completing.unit)
+@click.option(
+    "--profile", metavar="PROFILE", help="Only this profile.", shell_complete=completing.profile
+)
 @click.option("--kind", type=click.Choice(("start", "bench")), help="Only starts, or only benches.")
-@click.option("--since", help="2h or 3d ago, today, 14:05, or a date (2026-08-01).")
+@click.option("--since", metavar="WHEN", help="30m, 2h, 14:05, today, 2026-11-29 14:05, …")
 @limit_option()
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values (without what is nested).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one row each.")
 @json_option
 def history(
     words: tuple[str, ...],

@@ -61,6 +61,7 @@ def say(as_json: bool) -> Callable[[str], None]:
 )
 @click.option(
     "--profile",
+    metavar="PROFILE",
     help="Make the unit from this profile (name or file), or change it.",
     shell_complete=completing.profile,
 )
@@ -91,7 +92,7 @@ def _waits(wait: bool | None) -> bool:
     return sys.stdout.isatty() if wait is None else wait
 
 
-@click.command()
+@click.command(epilog=examples("stoker stop chat-8b", "stoker stop chat-8b small-1b --yes"))
 @units_argument
 @click.option(
     "--yes", "-y", is_flag=True, help="Interrupt a swap or start of the unit without asking."
@@ -127,7 +128,7 @@ def stop(units: tuple[str, ...], yes: bool, as_json: bool) -> int:
     return each(units, as_json, one)
 
 
-@click.command()
+@click.command(epilog=examples("stoker restart chat-8b"))
 @units_argument
 @click.option(
     "--wait/--no-wait",

@@ -56,7 +56,11 @@ def _report(done: dict[str, Any], as_json: bool) -> None:
         print(f"{done['unit']}: {done['done']}")
 
 
-@live.group()
+@live.group(
+    epilog=examples(
+        "stoker live chat-8b lora load red ./red", "stoker live chat-8b lora unload red"
+    )
+)
 def lora() -> None:
     """Load and unload adapters."""
 
@@ -95,7 +99,13 @@ def reset_prefix_cache(as_json: bool) -> None:
 
 
 @live.command()
-@click.option("--level", type=click.IntRange(0, 2), default=1, show_default=True)
+@click.option(
+    "--level",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="As above.",
+)
 @yes_option
 @json_option
 def sleep(level: int, yes: bool, as_json: bool) -> None:

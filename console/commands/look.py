@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from engine_ctl.model import Event
 
 
-@click.command()
+@click.command(epilog=examples("stoker ps", "stoker ps chat-8b --json"))
 @click.argument("units", nargs=-1, metavar="[UNIT...]", shell_complete=completing.unit)
 @json_option
 def ps(units: tuple[str, ...], as_json: bool) -> None:
@@ -91,7 +91,7 @@ def _span(seconds: float | None) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} m"
 
 
-@click.command()
+@click.command(epilog=examples("stoker runs chat-8b", "stoker logs chat-8b --run 3"))
 @looked_at
 @limit_option()
 @json_option
@@ -139,7 +139,9 @@ def until_interrupted() -> Iterator[None]:
 @click.command(epilog=examples("stoker logs chat-8b -f", "stoker logs chat-8b --run 3 -n 100"))
 @looked_at
 @click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
-@click.option("--run", "reference", help="A run's number or id (default: the current one).")
+@click.option(
+    "--run", "reference", metavar="RUN", help="A run's number or id (default: the current one)."
+)
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
 @json_option
 def logs(
@@ -170,7 +172,12 @@ def logs(
     )
 )
 @looked_at
-@click.option("--run", "reference", help="A run's number or id (default: the newest that failed).")
+@click.option(
+    "--run",
+    "reference",
+    metavar="RUN",
+    help="A run's number or id (default: the newest that failed).",
+)
 @click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Write a redacted .tar.gz.")
 @json_option
@@ -288,9 +295,11 @@ def _refuse_both(unit: str | None, file: Path | None) -> None:
         raise Usage("name a unit, or a file with --log")
 
 
-@click.command()
+@click.command(epilog=examples("stoker phases chat-8b", "stoker phases --log some/other.log"))
 @looked_at
-@click.option("--run", "reference", help="A run's number or id (default: the current one).")
+@click.option(
+    "--run", "reference", metavar="RUN", help="A run's number or id (default: the current one)."
+)
 @click.option("--log", "file", type=click.Path(path_type=Path), help="Any log file instead.")
 @json_option
 def phases(unit: str | None, reference: str | None, file: Path | None, as_json: bool) -> None:
@@ -321,7 +330,7 @@ def phases(unit: str | None, reference: str | None, file: Path | None, as_json: 
         print(f"{mark.start_s:8.1f} s  {mark.phase:12} {seconds:>8}  {mark.note}".rstrip())
 
 
-@click.command()
+@click.command(epilog=examples("stoker starts chat-8b -n 10"))
 @looked_at
 @limit_option(30)
 @json_option
@@ -371,11 +380,20 @@ def starts(unit: str | None, limit: int, as_json: bool) -> None:
     "--unit",
     "units",
     multiple=True,
+    metavar="UNIT",
     help="Only of this unit (may be repeated).",
     shell_complete=completing.unit,
 )
-@click.option("--kind", "kinds", multiple=True, help="start, stop, failure, swap, bench, …")
-@click.option("--level", "levels", multiple=True, help="info, warning, error; warning+: and up.")
+@click.option(
+    "--kind", "kinds", multiple=True, metavar="KIND", help="start, stop, failure, swap, bench, …"
+)
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    metavar="LEVEL",
+    help="info, warning, error; warning+: and up.",
+)
 @click.option("--by", multiple=True, metavar="WHO", help="Who did it (a part of the name).")
 @click.option("--since", metavar="WHEN", help="30m, 2h, 14:05, today, 2026-11-29 14:05, …")
 @click.option("--until", metavar="WHEN", help="As --since.")

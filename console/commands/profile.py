@@ -15,7 +15,14 @@ from console.commands.output import confirm, emit_json, examples, json_option, t
 from engine_ctl.errors import Failed, NotFound, Usage
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "stoker profile import --name chat < run.sh",
+        "stoker profile show chat --check",
+        "stoker profile diff chat throughput",
+        "stoker profile export chat --kind systemd",
+    )
+)
 def profile() -> None:
     """Show, lint, compare, import, export and edit profiles.
 
@@ -41,7 +48,14 @@ def list_(as_json: bool) -> None:
     print(table(rows, ("profile", "whose", "model", "notes")))
 
 
-@profile.command(short_help="Every value with its origin; the command line.")
+@profile.command(
+    short_help="Every value with its origin; the command line.",
+    epilog=examples(
+        "stoker profile show chat",
+        "stoker profile show chat --check",
+        "stoker profile show chat --all",
+    ),
+)
 @click.argument("name", shell_complete=completing.profile)
 @click.option("--check", "ask", is_flag=True, help="Ask the installed vLLM's own parser, too.")
 @click.option("--all", "everything", is_flag=True, help="Include vLLM's defaults.")
@@ -71,8 +85,17 @@ def show(name: str, ask: bool, everything: bool, as_json: bool) -> int:
     )
 )
 @click.argument("name", shell_complete=completing.profile)
-@click.option("--target", help="The vLLM version to check against (default: the runtime's).")
-@click.option("--from", "before", help="The version that it comes from (default: the oldest).")
+@click.option(
+    "--target",
+    metavar="VERSION",
+    help="The vLLM version to check against (default: the runtime's).",
+)
+@click.option(
+    "--from",
+    "before",
+    metavar="VERSION",
+    help="The version that it comes from (default: the oldest).",
+)
 @json_option
 def lint(name: str, target: str | None, before: str | None, as_json: bool) -> int:
     """What is wrong, and with --target what breaks on that version. Exit code 1: it won't start."""
@@ -209,12 +232,19 @@ def _text(path: str | None) -> bytes:
         raise kind(f"cannot read {path}: {error.strerror}") from None
 
 
-@profile.command()
+@profile.command(
+    epilog=examples(
+        "stoker profile export chat > run.sh",
+        "stoker profile export chat --kind compose > compose.yaml",
+    )
+)
 @click.argument("name", shell_complete=completing.profile)
 @click.option(
     "--kind",
     type=click.Choice(["shell", "compose", "systemd", "kubernetes", "config"]),
     default="shell",
+    show_default=True,
+    help="The launcher that it is for.",
 )
 @json_option
 def export(name: str, kind: str, as_json: bool) -> None:
@@ -230,7 +260,7 @@ def export(name: str, kind: str, as_json: bool) -> None:
         print(text, end="" if text.endswith("\n") else "\n")
 
 
-@profile.command()
+@profile.command(epilog=examples("stoker profile schema > profile.schema.json"))
 @json_option
 def schema(as_json: bool) -> None:
     """The JSON Schema of a profile file, for completion in editors."""
@@ -298,11 +328,14 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
         print(f"deleted {file}")
 
 
-@click.command()
+@click.command(
+    epilog=examples("stoker args max-num", "stoker args attention --runtime vllm-0.33.0")
+)
 @click.argument("word", required=False, default="")
 @click.option(
     "--runtime",
     "wanted",
+    metavar="RUNTIME",
     help="Which runtime's vLLM (default: the best there is).",
     shell_complete=completing.runtime,
 )

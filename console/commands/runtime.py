@@ -15,7 +15,13 @@ from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.progress import Report
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "stoker runtime add /opt/vllm/bin/python",
+        "stoker runtime add vllm==0.33.0",
+        "stoker runtime check vllm-0.33.0",
+    )
+)
 def runtime() -> None:
     """Add, list, check and remove vLLM installations."""
 

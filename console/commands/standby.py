@@ -6,10 +6,12 @@ import click
 
 from console.commands import completing
 from console.commands.lifecycle import say
-from console.commands.output import emit_json, json_option, table
+from console.commands.output import emit_json, examples, json_option, table
 
 
-@click.group()
+@click.group(
+    epilog=examples("stoker standby list", "stoker standby start chat", "stoker standby stop")
+)
 def standby() -> None:
     """Processes with vLLM imported, from which engines start in seconds."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.commands import completing
-from console.commands.output import emit_json, json_option, looked_at, table
+from console.commands.output import emit_json, examples, json_option, looked_at, table
 
 if TYPE_CHECKING:
     from engine_ctl.model import GpuView, Holder, Snapshot
@@ -83,7 +83,7 @@ def _size(size: int | None) -> str:
     return "N/A" if size is None else f"{size / GIB:.1f} GiB"
 
 
-@click.command()
+@click.command(epilog=examples("stoker queues", "stoker queues chat-8b --json"))
 @click.argument("units", nargs=-1, metavar="[UNIT...]", shell_complete=completing.unit)
 @json_option
 def queues(units: tuple[str, ...], as_json: bool) -> None:
@@ -137,9 +137,11 @@ def _cell(value: Any, form: str = "{}") -> str:
     return "–" if value is None else form.format(value)
 
 
-@click.command()
+@click.command(epilog=examples("stoker kernels chat-8b", "stoker kernels chat-8b --run 3"))
 @looked_at
-@click.option("--run", "reference", help="A run's number or id (default: the current one).")
+@click.option(
+    "--run", "reference", metavar="RUN", help="A run's number or id (default: the current one)."
+)
 @json_option
 def kernels(unit: str | None, reference: str | None, as_json: bool) -> None:
     """What runs underneath an engine, and where it fell to a slower path."""

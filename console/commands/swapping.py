@@ -58,7 +58,7 @@ def swap(unit: str, profile: str | None, no_rollback: bool, resume: bool, as_jso
     )
 
 
-@click.command()
+@click.command(epilog=examples("stoker undo chat-8b", "stoker undo chat-8b --yes"))
 @click.argument("unit", shell_complete=completing.unit)
 @yes_option
 @json_option

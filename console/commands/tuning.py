@@ -215,9 +215,27 @@ def _spread(found: Any) -> str:
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=V,V", help="A setting and the values to try."
 )
-@click.option("--goal", default="throughput", help="As: 'throughput where ttft_p95<500ms'.")
-@click.option("--mode", type=click.Choice(("grid", "list", "halving")), default="grid")
-@click.option("--keep", type=click.Choice(("best", "last-good")), default="last-good")
+@click.option(
+    "--goal",
+    metavar="GOAL",
+    default="throughput",
+    show_default=True,
+    help="What to look for: 'throughput where ttft_p95<500ms'.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(("grid", "list", "halving")),
+    default="grid",
+    show_default=True,
+    help="All combinations; the first values together, then the second; or the better half twice.",
+)
+@click.option(
+    "--keep",
+    type=click.Choice(("best", "last-good")),
+    default="last-good",
+    show_default=True,
+    help="What the unit runs at the end.",
+)
 @click.option("--resume", "resume_id", metavar="ID", help="Go on with a stopped or killed sweep.")
 @click.option("--list", "listing", is_flag=True, help="The sweeps that there are.")
 @click.option("--dry-run", is_flag=True, help="Show points, order and restarts; touch nothing.")
@@ -395,8 +413,10 @@ def _comparison_text(found: Any) -> str:
     )
 )
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=completing.measured)
-@click.option("--unit", help="The unit's newest sweep.", shell_complete=completing.unit)
-@click.option("--goal", help="Judge by another goal than the sweep's own.")
+@click.option(
+    "--unit", metavar="UNIT", help="The unit's newest sweep.", shell_complete=completing.unit
+)
+@click.option("--goal", metavar="GOAL", help="Judge by another goal than the sweep's own.")
 @click.option(
     "--report",
     "reports",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine_ctl.operations.weights_plan import PreloadPlan
 
 
-@click.command()
+@click.command(epilog=examples("stoker weights", "stoker weights --fields"))
 @click.option("--fields", is_flag=True, help="The fingerprints, field by field.")
 @json_option
 def weights(fields: bool, as_json: bool) -> None:
