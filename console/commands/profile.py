@@ -287,19 +287,33 @@ def path(name: str, as_json: bool) -> None:
 @click.argument("name", shell_complete=completing.profile)
 @json_option
 def edit(name: str, as_json: bool) -> int:
-    """Open your profile in $EDITOR and lint what was saved; a built-in one is extended."""
+    """Open your profile in $EDITOR and lint what was saved.
+
+    A built-in one is extended; a name that there is not yet begins a new file, which is not kept
+    where nothing was written.
+    """
     from engine_ctl.operations import catalogue
     from engine_ctl.operations.context import Context
 
     ctx = Context()
-    file = catalogue.own_file(ctx, name)
     if not sys.stdin.isatty():
-        raise Usage(f"editing needs a terminal; the file is {file}")
+        raise Usage(f"editing needs a terminal; the file is that of: stoker profile path {name}")
     import shlex
     import subprocess
 
+    there = "/" in name or catalogue.own_path(ctx, name).exists()
+    file = catalogue.own_file(ctx, name)
+    begun = file.read_bytes()
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    subprocess.run([*editor, str(file)], check=False)
+    try:
+        subprocess.run([*editor, str(file)], check=False)
+    except OSError as error:
+        raise Failed(f"cannot run {editor[0]} ({error.strerror}); set EDITOR") from None
+    finally:
+        if not there and file.exists() and file.read_bytes() == begun:
+            file.unlink()
+    if not file.exists():
+        raise Usage(f"nothing was written: {name} is as it was")
     findings = catalogue.lint(ctx, str(file), None)
     if as_json:
         emit_json({"path": str(file), "findings": findings})
