@@ -68,13 +68,23 @@ def test_a_bench_result_of_vllm_0_33() -> None:
 
 
 @pytest.mark.parametrize(
-    ("day", "count", "passed"), [("2026-11-29", 25, 22), ("2026-11-30", 31, 29)]
+    ("day", "count", "passed"),
+    [("2026-11-29", 25, 22), ("2026-11-30", 31, 29), ("2026-11-30-one-gpu", 26, 26)],
 )
 def test_the_acceptance_lines_are_whole(day: str, count: int, passed: int) -> None:
     lines = (DATA / "gpu" / f"acceptance-{day}.jsonl").read_text().splitlines()
     checks = [json.loads(line) for line in lines]
     assert len(checks) == count
     assert sum(check.get("ok") is True for check in checks) == passed
+
+
+def test_memory_followed_the_utilization_through_twenty_swaps_with_the_startup_plan() -> None:
+    lines = (DATA / "gpu" / "acceptance-2026-11-30-one-gpu.jsonl").read_text().splitlines()
+    (found,) = [c for c in map(json.loads, lines) if c["check"] == "4 twenty restarts"]
+    used = {float(share): figures for share, figures in found["used_mib"].items()}
+    assert sum(len(figures) for figures in used.values()) == 20
+    assert all(max(figures) - min(figures) < 64 for figures in used.values())
+    assert sorted(used) == sorted(used, key=lambda share: min(used[share]))
 
 
 def test_the_memory_of_both_gpus_when_an_engine_core_was_killed() -> None:
