@@ -68,6 +68,11 @@ class Run:
         """The state directory that this run is in."""
         return self.dir.parents[3]
 
+    @property
+    def executed(self) -> bool:
+        """Whether a process has begun, as its shim noted."""
+        return (self.dir / "identity.json").exists()
+
     def first(self, name: str) -> bool:
         """True for one caller alone, whoever asks: leaves the file `name` in the run's directory.
         False also when there is no room to remember it."""
@@ -78,8 +83,11 @@ class Run:
         return True
 
     def spec(self) -> RunSpec:
-        """What was to be started. Raises NotFound when the record is missing."""
-        spec = atomic.read_record(self.dir / "spec.json", RunSpec)
+        """What was to be started. Raises NotFound when nobody has got so far as to say it."""
+        path, remedy = self.dir / "spec.json", f"to go on: stoker stop {self.unit}"
+        spec = atomic.read_record(path, RunSpec, remedy)
+        if spec is None and self.executed:
+            raise atomic.CorruptRecord(f"{path} is empty or gone; {remedy}")
         if spec is None:
             raise NotFound(f"run {self.id} has no spec.json: its creation was interrupted")
         return spec
@@ -296,12 +304,12 @@ class Store:
             run = self.run(record.run)
         except (NotFound, Usage):
             return self._newest(unit)
-        return run if run.unit == unit else self._newest(unit)
+        known = run.executed or (run.dir / "spec.json").exists()
+        return run if run.unit == unit and known else self._newest(unit)
 
     def _newest(self, unit: str) -> Run | None:
         """The newest run of the unit that executed."""
-        executed = (run for run in self.runs(unit)[::-1] if (run.dir / "identity.json").exists())
-        return next(executed, None)
+        return next((run for run in self.runs(unit)[::-1] if run.executed), None)
 
     def runs(self, unit: str) -> list[Run]:
         """All runs of the unit, oldest first. A directory without spec.json is none: whoever was

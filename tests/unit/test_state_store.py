@@ -196,8 +196,14 @@ def test_a_run_with_damaged_records_says_which(store: Store) -> None:
     (run.dir / "exit.json").write_text('{"ended": 5.0}'.ljust(4096))
     assert run.exit() == ExitRecord(ended=5.0)
     (run.dir / "spec.json").unlink()
+    (run.dir / "identity.json").unlink(missing_ok=True)
     with pytest.raises(NotFound):
         run.spec()
+    (run.dir / "identity.json").write_text("{}")  # it executed, so its spec was there
+    for lost in ("", "\0" * 100):
+        with pytest.raises(CorruptRecord, match="stoker stop demo"):
+            run.spec()
+        (run.dir / "spec.json").write_text(lost)
 
 
 def test_current_may_be_damaged_or_point_nowhere(store: Store) -> None:
@@ -217,6 +223,10 @@ def test_current_may_be_damaged_or_point_nowhere(store: Store) -> None:
         path.write_text(lost)
         assert store.current("demo") == first
     path.unlink()
+    assert store.current("demo") == first
+    path.write_text('{"run": "demo/2"}')
+    assert store.current("demo") == second
+    (second.dir / "spec.json").unlink()  # whoever was making it was killed
     assert store.current("demo") == first
 
 
