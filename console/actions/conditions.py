@@ -102,7 +102,17 @@ def refusal(entry: Action, unit: UnitView) -> str | None:
     if unit.kind is not Kind.ENGINE and entry.allowed(alike):
         return f"{entry.title} is not for a {unit.kind}"
     why = entry.why_not(unit) if entry.why_not is not None else None
-    return why or f"{entry.title} is not possible while {state_words(unit)}"
+    return why or f"{entry.title} is not possible while {state_words(unit)}{_first(entry, unit)}"
+
+
+def _first(entry: Action, unit: UnitView) -> str:
+    """What makes the action possible, where a key does."""
+    if stopped(unit):
+        return "; start it first: s" if entry.allowed(replace(unit, phase=Phase.READY)) else ""
+    if entry.id == "start":
+        return "; restart it: r"
+    ended = replace(unit, phase=Phase.EXITED)
+    return "; stop it first: x" if entry.allowed(ended) else ""
 
 
 def state_words(unit: UnitView) -> str:
