@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from console.view import numbers as n
 from console.view.bars import progress, sparkline
 from console.view.sorting import Sort
-from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, fold, line, width
+from console.view.spans import (
+    Item,
+    Line,
+    Span,
+    clean,
+    clip_line,
+    clip_middle,
+    fold,
+    line,
+    width,
+    wrap,
+)
 from console.view.table import Column, fit, pressable, row
 from engine_ctl.model import ENDED, STARTING, Kind, Phase, Reason, UnitView, Verdict
 
@@ -252,10 +263,12 @@ def _step(unit: UnitView, room: int) -> Line:
 def beneath(unit: UnitView, cells: int) -> list[Line]:
     """Reasons of a fall back, the cause's hint, drift: at most two lines."""
     found: list[Line] = []
+    told: list[str] = []
     if _preparing(unit):
         return found
     if unit.cause and unit.phase in (Phase.FAILED, Phase.LOST):
-        found.append(line(Span(clean(unit.cause.hint or unit.cause.line), "error")))
+        told = wrap(clean(unit.cause.hint or unit.cause.line), max(cells - 8, 20), _DETAIL_ROWS)
+        found += [line(Span(text, "error")) for text in told]
     if unit.verdict is Verdict.FALLBACK and unit.phase not in ENDED:
         found += [line(Span(reason_words(reason), "warn")) for reason in unit.reasons[:1]]
     if unit.profile_problem:
@@ -264,12 +277,16 @@ def beneath(unit: UnitView, cells: int) -> list[Line]:
     elif unit.drift:
         keys = ", ".join(clean(key) for key in unit.drift)
         found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
-    told = unit.phase in _NOTE_IN_ROW or unit.note in set(Phase)
-    if unit.note and unit.kind is Kind.ENGINE and not told:
+    in_row = unit.phase in _NOTE_IN_ROW or unit.note in set(Phase)
+    if unit.note and unit.kind is Kind.ENGINE and not in_row:
         style = "accent" if unit.doing else "muted" if unit.phase is Phase.READY else ""
         found.append(line(Span(clean(unit.note), style)))
-    elbow = Span("     └ ", "muted")
-    return [clip_line((elbow, *spans), cells) for spans in found[:_DETAIL_ROWS]]
+    goes_on = len(told) > 1
+    elbows = [
+        Span("       " if goes_on and index == 1 else "     └ ", "muted")
+        for index in range(_DETAIL_ROWS)
+    ]
+    return [clip_line((elbow, *spans), cells) for elbow, spans in zip(elbows, found, strict=False)]
 
 
 def reason_words(reason: Reason) -> str:

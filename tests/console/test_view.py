@@ -461,6 +461,15 @@ def test_a_forecast_is_read_whole_on_a_narrow_terminal(cells: int) -> None:
         assert "first time only)" in whole
 
 
+def test_what_to_do_about_a_failure_is_on_the_deck_whole() -> None:
+    failed = fakes.gpu_units()[3]
+    for cells in (80, 120):
+        columns = units.columns_for((failed,), cells)
+        _, *told = texts(units.items((failed,), columns, cells - 1))
+        assert "lower gpu_memory_utilization 0.95 → 0.93" in " ".join(" ".join(told).split())
+        assert sum("└" in text for text in told) == 1 and len(told) == (2 if cells == 80 else 1)
+
+
 def test_a_table_without_room_loses_columns_not_letters() -> None:
     busy = fakes.gpu_units()
     for cells in range(24, 66):
