@@ -231,7 +231,7 @@ def opened(dirs: Dirs, tell: Callable[[str], None] = lambda _: None) -> Iterator
     try:
         connection, fresh = _open(path)
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and "disk" in str(error):
+        if not _is_damage(error, path):
             raise Failed(f"the history {path} cannot be opened: {error}") from None
         aside = _move_aside(path)
         tell(f"the history was damaged ({error}); it is now {aside.name}, and was made again")
@@ -248,6 +248,14 @@ def opened(dirs: Dirs, tell: Callable[[str], None] = lambda _: None) -> Iterator
         raise Failed(f"the history {path} is damaged ({error}); move it away") from None
     finally:
         connection.close()
+
+
+def _is_damage(error: sqlite3.DatabaseError, path: Path) -> bool:
+    """Whether the file is at fault, and not a full disk or another process's long write."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return True
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return code == sqlite3.SQLITE_ERROR or (path.exists() and not path.is_file())
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bool]:

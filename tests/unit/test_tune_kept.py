@@ -8,6 +8,7 @@ import re
 import sqlite3
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -192,6 +193,30 @@ def test_a_damaged_history_is_moved_aside_and_made_again(
         assert len(book.find(Filter())) == 40
     assert len(said) == 1 and "damaged" in said[0]
     assert list(ctx.dirs.state.glob("history.sqlite.damaged-*"))
+
+
+def test_a_history_that_somebody_holds_or_that_has_no_room_is_not_damaged(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with history.opened(ctx.dirs) as book:
+        book.add_bench(bench(ctx, [1.0]))
+    path = ctx.dirs.state / "history.sqlite"
+    monkeypatch.setattr(history, "BUSY_S", 0.0)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Failed, match="database is locked"), history.opened(ctx.dirs):
+        pass
+    connection.close()
+    no_room = sqlite3.OperationalError("unable to open database file")
+    no_room.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "_open", Mock(side_effect=no_room))
+        with pytest.raises(Failed, match="cannot be opened"), history.opened(ctx.dirs):
+            pass
+    assert not list(ctx.dirs.state.glob("history.sqlite.damaged-*"))
+    with history.opened(ctx.dirs) as book:
+        assert len(book.find(Filter())) == 1
 
 
 def test_a_newer_schema_is_left_alone(ctx: Context) -> None:
