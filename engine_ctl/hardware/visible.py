@@ -61,12 +61,6 @@ def visible(gpus: Sequence[GpuReading], env: Mapping[str, str]) -> Visible:
     return Visible(uuids, "; ".join(notes))
 
 
-def indices(gpus: Sequence[GpuReading], seen: Visible) -> tuple[int, ...]:
-    """NVML indices of what is seen; empty when that cannot be known."""
-    numbers = {gpu.uuid: gpu.index for gpu in gpus}
-    return tuple(dict.fromkeys(numbers[uuid] for uuid in seen.uuids or () if uuid in numbers))
-
-
 def _whole_gpus(gpus: Sequence[GpuReading]) -> dict[int, GpuReading]:
     """Index → the GPU, or its first MIG instance."""
     found: dict[int, GpuReading] = {}

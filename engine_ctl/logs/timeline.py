@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from engine_ctl.logs.clock import Clock, read_clock
+from engine_ctl.logs.clock import Clock
 from engine_ctl.logs.facts import StartFacts, learn
 from engine_ctl.logs.lines import Record, RecordReader, bar_of, clean
 from engine_ctl.logs.milestones import Step, from_parent, step_of
@@ -357,10 +356,3 @@ def kind_of_text(data: bytes) -> Kind:
     daemon = b"vllm-weight-cache-" in data or b"Weight cache daemon READY" in data
     serves = b"non-default args" in data or b"EngineCore" in data or b"startup complete" in data
     return Kind.PRELOAD if daemon and not serves else Kind.ENGINE
-
-
-def phases_of_file(path: Path) -> tuple[PhaseMark, ...]:
-    """Phases of a log file; a `clock` file beside it gives the times.
-
-    Raises OSError when the file cannot be read."""
-    return phases_of_text(path.read_bytes(), read_clock(path.with_name("clock")))

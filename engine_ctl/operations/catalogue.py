@@ -34,8 +34,6 @@ from profiles.loading import Resolved
 from profiles.model import Profile
 from profiles.schema import Argument, ArgumentSchema
 
-MAX_DEFAULTS = 400
-
 
 @dataclass(frozen=True, slots=True)
 class Shown:

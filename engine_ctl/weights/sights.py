@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine_ctl.atomic import CorruptRecord
-from engine_ctl.errors import Failed, NotFound
+from engine_ctl.errors import NotFound
 from engine_ctl.model import Kind, Phase, Reason, Verdict
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
@@ -250,8 +250,3 @@ def repeated_fallback(
                 f" ({fields}); {reason.hint}" if fields else f"; {reason.hint}"
             )
     return None
-
-
-def mapping_refused(reason: Reason) -> Failed:
-    """The error of a start that vLLM would let through with the wrong weights."""
-    return Failed(f"{reason.line}: {reason.hint}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,11 +53,6 @@ class SocketJudgement:
     refusal: Reason | None
     warnings: tuple[str, ...] = field(default=())
     may_connect: bool = False
-
-
-def default_socket_dir(uid: int, tmpdir: str | None = None) -> str:
-    """vLLM's directory for this user when none is given (`TMPDIR` of the engine matters)."""
-    return os.path.join(tmpdir or tempfile.gettempdir(), f"vllm_weight_cache_{uid}")
 
 
 def judge(facts: SocketFacts) -> SocketJudgement:

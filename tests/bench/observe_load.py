@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from engine_ctl.hardware.nvml import NvmlSource
-from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import Snapshot
 from engine_ctl.observe.sampler import Sampler
+from tests.standin.nvml import RecordedNvml
 from tests.standin.observed import DATA, Written, recorded_log
 from tests.standin.pages import page
 

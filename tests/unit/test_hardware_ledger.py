@@ -23,8 +23,8 @@ from engine_ctl.hardware.ledger import (
 )
 from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.readings import GpuReadings
-from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import GpuView, Kind
+from tests.standin.nvml import RecordedNvml
 
 DATA = Path(__file__).parent.parent / "data" / "nvml"
 MIB = 1 << 20

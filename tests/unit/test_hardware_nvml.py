@@ -13,7 +13,7 @@ import pytest
 from engine_ctl.hardware import nvml
 from engine_ctl.hardware.nvml import NvmlSource, open_source
 from engine_ctl.hardware.readings import GpuProcess, GpuReadings, NoGpus
-from engine_ctl.hardware.recorded import RecordedNvml, record
+from tests.standin.nvml import RecordedNvml, record
 
 DATA = Path(__file__).parent.parent / "data" / "nvml"
 MIB = 1 << 20

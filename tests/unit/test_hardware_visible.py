@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.readings import GpuReading
-from engine_ctl.hardware.recorded import RecordedNvml
-from engine_ctl.hardware.visible import Visible, indices, visible
+from engine_ctl.hardware.visible import Visible, visible
+from tests.standin.nvml import RecordedNvml
 
 DATA = Path(__file__).parent.parent / "data" / "nvml"
 SAME = tuple(GpuReading(index, f"GPU-{index}abc", "NVIDIA H200") for index in range(4))
@@ -18,6 +19,12 @@ SAME = tuple(GpuReading(index, f"GPU-{index}abc", "NVIDIA H200") for index in ra
 
 def recorded(name: str) -> tuple[GpuReading, ...]:
     return NvmlSource(RecordedNvml(json.loads((DATA / f"{name}.json").read_text()))).read().gpus
+
+
+def indices(gpus: Sequence[GpuReading], seen: Visible) -> tuple[int, ...]:
+    """NVML indices of what is seen; empty when that cannot be known."""
+    numbers = {gpu.uuid: gpu.index for gpu in gpus}
+    return tuple(numbers[uuid] for uuid in seen.uuids or ())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_ctl.logs.clock import Clock, parse_clock
+from engine_ctl.logs.clock import Clock, parse_clock, read_clock
 from engine_ctl.logs.stamps import Stamps
 from engine_ctl.logs.timeline import StartTimeline, kind_of_text, phases_of_text
 from engine_ctl.model import Kind, Phase, PhaseMark
@@ -300,11 +300,9 @@ def test_stamps_survive_the_turn_of_a_year_and_a_clock_set_back() -> None:
 
 
 def test_phases_of_a_file_use_the_clock_beside_it(tmp_path: Path) -> None:
-    from engine_ctl.logs.timeline import phases_of_file
-
     raw, _ = strip_clock((H200 / "11_ipc.log").read_bytes())
     (tmp_path / "log").write_bytes(raw)
     middle = raw.index(b"non-default args")
     (tmp_path / "clock").write_bytes(struct.pack("<QQQQ", 2000, middle - 600, 9000, len(raw) + 1))
-    marks = phases_of_file(tmp_path / "log")
+    marks = phases_of_text(raw, read_clock(tmp_path / "clock"))
     assert marks[0].seconds is not None and 2.0 <= marks[0].seconds <= 9.0

@@ -14,13 +14,13 @@ import pytest
 
 from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.readings import GpuSource, NoGpus
-from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import Kind, Phase, Snapshot, UnitView, Verdict
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.observe.sampler import Sampler
 from engine_ctl.state import events
 from engine_ctl.supervise import orphans, procs
 from profiles.model import Profile
+from tests.standin.nvml import RecordedNvml
 from tests.standin.observed import DATA, Recorded, Written, recorded_log
 from tests.standin.pages import page
 from tests.standin.rig import until

@@ -14,7 +14,6 @@ from engine_ctl.answers import ChangeView, MemoryNeed
 from engine_ctl.errors import Failed
 from engine_ctl.hardware.ledger import CONTEXT_BYTES
 from engine_ctl.hardware.nvml import NvmlSource
-from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import Kind, Verdict
 from engine_ctl.state.records import RunSpec
 from engine_ctl.swap import caches, room
@@ -22,6 +21,7 @@ from engine_ctl.swap.caches import PlanUse
 from engine_ctl.swap.room import GIB, Device
 from engine_ctl.swap.seconds import Conditions, Start
 from engine_ctl.weights.refusals import CacheFeatures
+from tests.standin.nvml import RecordedNvml
 
 DATA = Path(__file__).parent.parent / "data" / "nvml"
 NEW = CacheFeatures(version="0.33.0", platform="cuda", counts_weights_in_budget=True)

@@ -13,7 +13,6 @@ import pytest
 from engine_ctl.errors import Busy, Failed
 from engine_ctl.hardware.nvml import NvmlSource
 from engine_ctl.hardware.readings import NoGpus
-from engine_ctl.hardware.recorded import RecordedNvml
 from engine_ctl.model import Reason, Verdict
 from engine_ctl.operations import weights_ready
 from engine_ctl.operations.weights_ready import GIB, DaemonAhead, Way, room_problem
@@ -24,6 +23,7 @@ from engine_ctl.weights.records import RankKey
 from engine_ctl.weights.sockets import SocketJudgement
 from profiles.loading import Resolved
 from profiles.model import Preload, Profile
+from tests.standin.nvml import RecordedNvml
 
 NVML = Path(__file__).parent.parent / "data" / "nvml"
 KEY = RankKey(socket="/d/0.sock", device="GPU-0", fields={"dtype": "bf16", "tp_size": "1"})

@@ -69,10 +69,6 @@ def test_readable_is_fine_where_it_is_named() -> None:
     assert sockets.judge(named).may_connect
 
 
-def test_default_directory() -> None:
-    assert sockets.default_socket_dir(7, "/x") == "/x/vllm_weight_cache_7"
-
-
 @pytest.fixture
 def short() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="st") as name:

@@ -1,6 +1,6 @@
 """NVML answers as a file: recorded on one machine, replayed on another.
 
-`record` makes one out of nvidia-ml-py (for a bug report); `RecordedNvml` then answers in its
+`record` makes one out of nvidia-ml-py; `RecordedNvml` then answers in its
 place. Format: {"system": {call: result}, "devices": [{call: result, "mig": [{call: result}]}]}. A
 result {"error": N} raises that NVML error; a call that is not there is not supported. Calls with
 an argument (NvLink number, clock, memory version) are keyed "call/argument".
