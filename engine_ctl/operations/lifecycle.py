@@ -181,6 +181,7 @@ def start(
     resolved = snapshots.of_unit(ctx, record)
     with ctx.store.lock(unit), doing(ctx.store, unit, "preparing the start", tell) as tell:
         current = ctx.store.current(unit)
+        ladder.settle_unbegun(current)
         if current is not None and is_live(current):
             raise Busy(f"unit {unit} runs already ({current.id}); use: stoker restart {unit}")
         _give_up_swap(ctx, unit, f"{unit} was started")

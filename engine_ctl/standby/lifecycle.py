@@ -30,6 +30,7 @@ from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness, remains, spawn
 from engine_ctl.supervise.launch import SHIM, launch
+from engine_ctl.supervise.stop import settle_unbegun
 from engine_ctl.supervise.stop import stop as stop_run
 from profiles.model import EnvRef, Restart, Stop
 
@@ -209,6 +210,7 @@ def _start(store: Store, wanted: Wanted, identity: str, by: str) -> Standing:
             if not store.exists(unit):
                 raise
     with store.lock(unit):
+        settle_unbegun(store.current(unit))
         other = find(store, identity)
         if other is not None:
             return other

@@ -140,6 +140,16 @@ def _settled(run: Run) -> Liveness:
         time.sleep(_LOOK_S)
 
 
+def settle_unbegun(run: Run | None) -> None:
+    """Write down the end of a unit's current run whose maker was killed before beginning it: it
+    would keep the next start away. Hold the unit's lock: then nobody else is about to begin it.
+
+    Raises Busy or Failed when it begins all the same."""
+    life = liveness.look(run) if run is not None else None
+    if run is not None and life is not None and life.pending and not life.facts.shim_holds:
+        _give_up(run)
+
+
 def _give_up(run: Run) -> None:
     """Write down the end of a run that was made and never begun: now nothing can begin in it."""
     record = ExitRecord(run=run.id, requested=True, ended=time.time(), boot=identity.boot_id())

@@ -21,7 +21,7 @@ from engine_ctl.state import events
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import exec_limits
 from engine_ctl.supervise.launch import launch
-from engine_ctl.supervise.stop import Stopped
+from engine_ctl.supervise.stop import Stopped, settle_unbegun
 from engine_ctl.supervise.stop import stop as end
 from engine_ctl.weights import client, content, records, refusals, sights, socket_dir, sockets, spec
 from engine_ctl.weights.content import ContentRecord
@@ -131,6 +131,7 @@ def start(store: Store, asked: Asked, check: Check, begin: Begin = launch) -> Ru
     if made:
         store.create(asked.unit, Kind.PRELOAD, asked.profile.name, asked.by)
     with store.lock(asked.unit):
+        settle_unbegun(store.current(asked.unit))
         current = sights.sight_of(store, asked.unit)
         if current is not None and current.alive:
             raise Busy(f"{asked.unit} runs already ({current.run.id}); reload it instead")

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,6 +85,21 @@ def test_it_is_replaced(store: Store, how: str) -> None:
     assert request is not None and "is gone" in request.reason
     lifecycle.stop(store, second.unit)
     assert not second.socket.exists()
+
+
+def test_one_whose_start_was_killed_before_it_began_is_started_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "launch", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            ready(store)
+    found = ready(store)
+    assert found.run.number == 2
+    lifecycle.stop(store, found.unit)
 
 
 def test_one_that_is_not_ready_yet_is_waited_for(store: Store, short: Path) -> None:

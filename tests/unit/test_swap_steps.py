@@ -70,6 +70,28 @@ def in_order(texts: list[str], *wanted: str) -> bool:
     return all(any(want in text for text in rest) for want in wanted)
 
 
+KILLED_BEFORE_IT_BEGINS = """
+import os, signal
+from engine_ctl.operations import lifecycle
+lifecycle.begin = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("command", ["start", "restart", "swap"])
+def test_a_start_that_was_killed_before_it_began_keeps_no_other_away(
+    here: Serving, command: str
+) -> None:
+    lifecycle.stop(here.ctx, "u")
+    assert here.killed(KILLED_BEFORE_IT_BEGINS, "start", "u") == -signal.SIGKILL
+    left = here.current("u")
+    assert left.identity() is None and left.exit() is None
+    words = [command, "u", "one"] if command == "swap" else [command, "u", "--wait"]
+    assert run(words) == 0
+    until(lambda: here.current("u").ready(), "it serves")
+    assert here.live("u") == [here.current("u")] and here.answers("u") == "1"
+    assert left.exit() is not None, "nothing can begin in it any more"
+
+
 def test_without_room_to_record_a_start_nothing_is_stopped(
     here: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,11 @@ def test_a_quantization_that_would_end_the_daemon_is_refused_before(
     answer["effective"] = {"quantization": "fp8"}
     assert daemons.plan(store, asking, lambda *_: answer).keys
 
+    said = {"method": "awq_marlin", "support": "none", "classes": {"AWQ": False}}
+    answer |= {"effective": {"quantization": "awq_marlin"}, "quantization": said}
+    with pytest.raises(Failed, match="awq_marlin does not take pre-processed weights"):
+        daemons.plan(store, asking, lambda *_: answer)
+
 
 def test_start_stop_and_what_is_kept(store: Store, asked: daemons.Asked) -> None:
     run = daemons.start(store, asked, _check(asked))
@@ -338,6 +343,22 @@ def test_start_stop_and_what_is_kept(store: Store, asked: daemons.Asked) -> None
     assert any("preload of" in text for text in said) and "stopped" in said[-1]
     with pytest.raises(NotFound):
         daemons.release(store, "w")
+
+
+def test_a_start_that_was_killed_before_it_began_keeps_no_other_away(
+    store: Store, asked: daemons.Asked
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        daemons.start(store, asked, _check(asked), killed)
+    again = daemons.start(store, asked, _check(asked))
+    assert again.number == 2
+    daemons.stop(store, "w", confirmed=True)
 
 
 def test_a_run_that_its_shim_started_again_has_its_predecessors_record(
