@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,8 @@ from engine_ctl.model import Phase
 from engine_ctl.observe.once import snapshot_once
 from engine_ctl.operations import explain, lifecycle
 from engine_ctl.standby import lifecycle as standbys
-from engine_ctl.supervise import liveness, procs
+from engine_ctl.state.store import Run
+from engine_ctl.supervise import liveness, procs, remains
 from engine_ctl.supervise.liveness import Life
 from tests.engine.world import World, complete, free_port, until
 
@@ -42,6 +44,17 @@ def pid_named(here: World, unit: str, name: str) -> int:
     raise AssertionError(f"no process of {unit} is called {name}")
 
 
+def outside(run: Run) -> list[Path]:
+    """What a ready run has outside of its directory: vLLM unlinks none of it when it is killed."""
+    until(lambda: (run.dir / remains.SHARED).exists())
+    sockets = Path(os.readlink(run.dir / remains.LINK))
+    assert all(path.is_socket() for path in sockets.iterdir()) and any(sockets.iterdir())
+    (meeting,) = remains._meetings(str(run.log))
+    mapped = json.loads((run.dir / remains.SHARED).read_text())["mapped"]
+    assert any("/psm_" in path for path in mapped)
+    return [sockets, Path(meeting), *map(Path, mapped)]
+
+
 def test_start_serve_restart_stop(here: World) -> None:
     here.profile("plain")
     run = lifecycle.start(here.ctx, "a", "plain")
@@ -56,7 +69,9 @@ def test_start_serve_restart_stop(here: World) -> None:
     assert complete(port, str(here.model)) == first
     (view,) = snapshot_once(here.dirs, ["a"], timeout_s=100.0).units
     assert view.phase is Phase.READY and view.load is not None and view.load.running == 0
+    left = outside(here.ctx.store.run("a/2"))
     stopped = lifecycle.stop(here.ctx, "a")
+    assert not any(path.exists() for path in left)
     log = (here.ctx.store.run("a/2").dir / "log").read_text(errors="replace")
     assert '"POST /v1/completions' in log  # an operator's own requests are in it,
     assert "GET /health" not in log and "GET /metrics" not in log  # what Stoker polls is not
@@ -101,10 +116,12 @@ def test_a_killed_api_server_leaves_no_children(here: World) -> None:
     here.profile("plain")
     run = lifecycle.start(here.ctx, "api", "plain")
     here.wait_ready(run)
+    left = outside(run)
     who = run.identity()
     assert who is not None
     os.kill(who.leader.pid, signal.SIGKILL)
     until(lambda: run.exit() is not None)
+    assert not any(path.exists() for path in left)
     record = run.exit()
     assert record is not None and record.signal == signal.SIGKILL and record.swept
     assert record.remaining == []
