@@ -47,6 +47,18 @@ def models(url: str, timeout_s: float, api_key: str | None = None) -> list[str] 
         raise Failed(f"{url}/v1/models answered without a list of models") from None
 
 
+def has_route(url: str, route: str, timeout_s: float, api_key: str | None = None) -> bool:
+    """Whether the engine has this route: one that only takes POST says so. Raises Failed when it
+    does not answer."""
+    try:
+        _exchange(url + route, None, timeout_s, api_key)
+    except Answered as error:
+        return error.code != 404
+    except ValueError:
+        pass
+    return True
+
+
 def ask(
     url: str,
     model: str,

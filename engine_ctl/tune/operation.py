@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from engine_ctl.errors import Busy, Failed, NotFound, StokerError
+from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.inside.standby_bench import ALSO
 from engine_ctl.model import Kind
 from engine_ctl.observe import facts as run_facts
 from engine_ctl.observe.units import endpoint_of
-from engine_ctl.operations import catalogue, snapshots
+from engine_ctl.operations import catalogue, completion, snapshots
 from engine_ctl.operations.context import Context
 from engine_ctl.operations.planning import Endpoint
 from engine_ctl.operations.runs import require_live
@@ -34,6 +34,7 @@ from engine_ctl.tune.progress import BenchProgress
 from engine_ctl.tune.records import BenchRecord, StartSummary
 from engine_ctl.tune.sampling import Sampler
 from engine_ctl.tune.settings import (
+    POOLING,
     RECORDED,
     BenchSettings,
     Target,
@@ -65,6 +66,8 @@ def bench(
     Raises NotFound when it does not run, Busy when it is being measured already, Usage for bad
     settings, Failed when there is no result (the reason is kept in the history)."""
     engine = require_live(ctx, unit)
+    if engine.spec().kind is not Kind.ENGINE:
+        raise Usage(f"{unit} is no engine and answers no requests; see: stoker ps")
     profile = snapshots.load(engine)
     asked = settings(profile.bench if profile is not None else {}, options or {})
     with measuring(ctx, unit):
@@ -126,7 +129,7 @@ def measure(
         lacks = readers.lacking(runtime)
         if lacks:
             raise Failed(readers.remedy(runtime, lacks))
-    target = _target(engine, profile)
+    target = _asked_for(engine, _target(engine, profile))
     unit = bench_unit(engine.unit)
     id, directory = records.allocate(ctx.dirs, "b")
     sampler = Sampler(endpoint_of(spec), spec.platform, tuple(spec.gpus))
@@ -260,6 +263,17 @@ def _target(engine: Run, profile: Profile | None) -> Target:
         tokenizer_mode=str(mode) if mode else None,
         trust_remote_code=args.get("trust_remote_code") is True,
     )
+
+
+def _asked_for(engine: Run, target: Target) -> Target:
+    """The target with the way to ask it: completions, or what a pooling model has instead."""
+    url, key = completion.base_url(engine.spec()), proof.api_key(engine)
+    with contextlib.suppress(Failed):
+        if not completion.has_route(url, target.route, 10, key):
+            for backend, route in POOLING:
+                if completion.has_route(url, route, 10, key):
+                    return msgspec.structs.replace(target, backend=backend, route=route)
+    return target
 
 
 def max_model_len(engine: Run) -> int | None:

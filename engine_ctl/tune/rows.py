@@ -91,6 +91,9 @@ class Comparison:
             return f"best: {best.label} ({self.goal.metric} {found.median:.4g}){tie}"
         if not any(row.stats for row in self.rows):
             return "nothing has been measured yet"
+        if not any(self.goal.metric in row.stats for row in self.rows):
+            given = sorted({name for row in self.rows for name in row.stats})
+            return f"the benchmark gives no {self.goal.metric}; a goal may be of {', '.join(given)}"
         if not self.goal.conditions and any(row.lost for row in self.rows):
             return "requests failed at every point that was measured"
         words = " ".join(("no point meets the goal", str(self.goal)))

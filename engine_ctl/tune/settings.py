@@ -142,7 +142,8 @@ def fitted(asked: BenchSettings, max_len: int | None) -> BenchSettings:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine to measure: where it listens, its model, and how its tokenizer is read."""
+    """The engine to measure: where it listens, its model, how its tokenizer is read, and how
+    (`backend`, of vllm bench serve) and where (`route`) it is asked for what it is for."""
 
     host: str
     port: int
@@ -152,14 +153,20 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
     tokenizer_mode: str | None = None
     trust_remote_code: bool = False
+    backend: str = "openai"
+    route: str = "/v1/completions"
+
+
+# A pooling model has no completions: (backend, route) of what it may have instead, in this order.
+POOLING = (("openai-embeddings", "/v1/embeddings"), ("vllm-pooling", "/pooling"))
 
 
 def bench_words(
     made: BenchSettings, target: Target, seed: int, result_dir: str, result_name: str
 ) -> list[str]:
     """The words after `vllm` of one measurement, with the result file to write."""
-    words = ["bench", "serve", "--backend", "openai", "--host", target.host]
-    words += ["--port", str(target.port), "--endpoint", "/v1/completions"]
+    words = ["bench", "serve", "--backend", target.backend, "--host", target.host]
+    words += ["--port", str(target.port), "--endpoint", target.route]
     if target.tls:
         host = f"[{target.host}]" if ":" in target.host else target.host
         words += ["--base-url", f"https://{host}:{target.port}", "--insecure"]

@@ -26,7 +26,8 @@ from profiles.model import Stop
 from tests.standin import trapped
 from tests.standin.rig import free_port, until
 
-# STANDIN: dies (at its start), late (never listens), mute (healthy, completes nothing).
+# STANDIN: dies (at its start), late (never listens), mute (healthy, completes nothing), pools (has
+# embeddings only).
 MAIN = """
 import json, os, signal, socket, socketserver, ssl, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,6 +60,10 @@ def main():
             self.wfile.write(body)
 
         def do_GET(self):
+            if fault == "pools" and self.path == "/v1/completions":
+                return self.answer(404, {})
+            if self.path in ("/v1/completions", "/v1/embeddings"):
+                return self.answer(405, {})
             self.answer(200, {"data": [{"id": model}]} if self.path == "/v1/models" else {})
 
         def do_POST(self):

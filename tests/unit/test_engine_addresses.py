@@ -25,7 +25,7 @@ from engine_ctl.supervise import stale
 from engine_ctl.supervise.stop import stop
 from engine_ctl.swap import proof
 from engine_ctl.swap.journal import Outcome
-from engine_ctl.tune.operation import _target
+from engine_ctl.tune.operation import _asked_for, _target
 from engine_ctl.tune.settings import BenchSettings, bench_words
 from profiles.model import Profile
 from tests.standin.rig import until
@@ -184,6 +184,18 @@ def test_what_a_headless_node_says_last(args: dict[str, Any], text: str) -> None
     texts = headless_texts(Profile(name="p", args={**args, "headless": True}))
     assert text in texts
     assert ("Graph capturing finished" in texts) is (text == "Graph capturing finished")
+
+
+def test_an_engine_is_measured_by_what_it_is_for(here: Serving) -> None:
+    run = lifecycle.ready_run(here.ctx, lifecycle.start(here.ctx, "u", here.profile("p", 4)), print)
+    assert _asked_for(run, _target(run, None)).backend == "openai"
+    done = swapping.swap_to(here.ctx, "u", here.profile("q", 8, "pools"), print, rollback=False)
+    assert done.outcome is Outcome.COMMITTED
+    run = here.current("u")
+    target = _asked_for(run, _target(run, None))
+    words = bench_words(BenchSettings(), target, 0, "d", "n")
+    assert words[words.index("--backend") + 1] == "openai-embeddings"
+    assert words[words.index("--endpoint") + 1] == "/v1/embeddings"
 
 
 def test_what_is_in_the_place_of_a_socket(tmp_path: Path) -> None:

@@ -96,6 +96,10 @@ def test_what_lost_requests_is_never_the_best() -> None:
     goal = parse_goal("throughput")
     found = judged(goal, rows)
     assert [row.best for row in found] == [False, True]
+    pooled = Comparison(
+        "", "u", goal, (Row(0, {}, "a", "done", stats={"requests": fast["throughput"]}),)
+    )
+    assert pooled.sentence() == "the benchmark gives no throughput; a goal may be of requests"
     only = Comparison("", "u", goal, judged(goal, rows[:1]))
     assert only.best is None and only.sentence() == (
         "requests failed at every point that was measured"
