@@ -168,7 +168,7 @@ class Flows:
         unit = self.app.selected_unit
         if unit is None:
             return
-        for id in ("why", "queues", "log"):
+        for id in ("why", "queues", "log", "forecast"):
             if id == "why" and unit.phase not in (Phase.FAILED, Phase.LOST):
                 continue
             if actions.action(id).allowed(unit):

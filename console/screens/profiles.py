@@ -14,7 +14,7 @@ from console import actions
 from console.screens.base import StokerScreen
 from console.view import profiles as view
 from console.view.deck import filtered
-from console.view.spans import Line, Span, clean, clip_middle, line, spread
+from console.view.spans import Line, Span, clean, clip_middle, fold, line, spread
 from console.widgets.lines import Lines
 from engine_ctl.answers import ProfileDetail, ProfileSummary
 from engine_ctl.model import Kind
@@ -111,9 +111,8 @@ class ProfilesScreen(StokerScreen):
         listing.styles.width = left
         if self._profiles is None:
             asking = line(Span(" asking …", "muted"))
-            listing.set_lines(
-                [line(Span(f" ✗ {clean(self._error)}", "error"))] if self._error else [asking]
-            )
+            problem = line(Span(" ✗ ", "error"), Span(clean(self._error or ""), "error"))
+            listing.set_lines(fold(problem, left - 2) if self._error else [asking])
             return
         found = view.listing(self._profiles, left - 1)
         listing.set_items(filtered([i for i in found if i.key or not self.word], self.word))
@@ -121,7 +120,7 @@ class ProfilesScreen(StokerScreen):
 
     def _right(self, cells: int) -> list[Line]:
         if self._error is not None:
-            return [line(Span(f" ✗ {clean(self._error)}", "error"))]
+            return fold(line(Span(" ✗ ", "error"), Span(clean(self._error), "error")), cells - 1)
         if self._difference is not None:
             against, changes = self._difference
             name = self.lines("list").key or ""
@@ -214,9 +213,10 @@ class ProfilesScreen(StokerScreen):
         def then(value: Any, error: str | None) -> None:
             if not self.is_attached or self.lines("list").key != name:
                 return
-            self._error = error
             if error is None:
                 self._difference = (unit.unit, value)
+            else:
+                self.stoker.say(error, "warn")
             self.again()
 
         self.stoker.ask(lambda: self.stoker.ops.profile_diff(f"unit:{unit.unit}", name), then)

@@ -10,7 +10,7 @@ from engine_ctl.model import UnitView
 
 SIGNS = (
     ("●", "ok", "ready"),
-    ("◐", "accent", "starting, the bar shows how far"),
+    ("◐", "accent", "being prepared, or starting: the bar shows how far"),
     ("◑", "warn", "draining or stopping"),
     ("z", "info", "sleeping: weights off the GPU, port open"),
     ("○", "muted", "stopped"),
@@ -18,7 +18,9 @@ SIGNS = (
     ("⚠", "warn", "orphaned: the supervisor is gone, the engine lives; or an alarm"),
     ("*", "warn", "after a profile's name: its file changed since the start"),
     ("!", "error", "after a profile's name: its file cannot be read now"),
+    ("▪", "accent", "in the list of profiles: units that are made of it"),
     ("–", "muted", "unknown"),
+    ("›", "accent", "the selected line, which keys act on"),
 )
 WORDS = (
     ("profile", "a YAML file that says how to run one model, in vLLM's own argument names"),
@@ -39,7 +41,7 @@ _MORE = {
     "Move": (
         ("↑ ↓  home end", "From unit to unit, or through what is shown; page up and down too."),
         ("1 … 9", "To the unit of that number."),
-        ("enter", "Open what says most of the unit now: why it failed, its queues, its log."),
+        ("enter", "Open what says most of the unit now: why it failed, queues, log, forecast."),
         ("mouse", "Click selects, a second click opens; every key that is shown can be clicked."),
     ),
     "Log": (

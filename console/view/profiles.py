@@ -16,6 +16,8 @@ from engine_ctl.answers import (
 
 SEVERITY = {"error": ("✗", "error"), "warning": ("⚠", "warn"), "info": ("·", "info")}
 
+USED = "▪"  # by a unit, whatever its state: that has signs of its own
+
 
 def listing(profiles: Sequence[ProfileSummary], cells: int) -> list[Item]:
     """One item a profile, the operator's own before the built-in ones."""
@@ -37,7 +39,7 @@ def listing(profiles: Sequence[ProfileSummary], cells: int) -> list[Item]:
 
 def _summary(profile: ProfileSummary, widest: int, cells: int, hidden: bool) -> Line:
     if cells < widest + 12:  # names alone: what stands beside them would be cut to nothing
-        sign, style = ("✗", "error") if profile.problem else ("●", "ok")
+        sign, style = ("✗", "error") if profile.problem else (USED, "accent")
         name = Span(pad(clip_middle(clean(profile.name), cells - 4), cells - 4), "bold")
         mark = Span(sign if (profile.problem and not hidden) or profile.units else " ", style)
         return (Span(" "), name._replace(style="muted") if hidden else name, Span(" "), mark)
@@ -50,7 +52,7 @@ def _summary(profile: ProfileSummary, widest: int, cells: int, hidden: bool) -> 
         spans.append(Span(f"✗ {clean(profile.problem)}", "error"))
         return clip_line(spans, cells)
     if profile.units:
-        spans.append(Span(f"● {', '.join(clean(u) for u in profile.units)}  ", "ok"))
+        spans.append(Span(f"{USED} {', '.join(clean(u) for u in profile.units)}  ", "accent"))
     first = clean(profile.notes.strip().split("\n")[0]) if profile.notes else ""
     spans.append(Span(first or clean(profile.model), "muted"))
     return clip_line(spans, cells)

@@ -252,6 +252,9 @@ async def test_a_new_unit_is_selected_for_the_key_that_starts_it(until: Any) -> 
         app.feed.give(fakes.gpu_snapshot(units=(*fakes.gpu_units(), made)))  # type: ignore[attr-defined]
         await until(pilot, lambda: app.selected_unit and app.selected_unit.unit == "fast")
         await until(pilot, lambda: "Never started: s starts it" in painted(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: ("forecast", "fast", None) in ops.calls)
+        await pilot.press("escape")
         await pilot.press("s")
         await until(pilot, lambda: asked(ops, "start") == [("start", "fast")])
 

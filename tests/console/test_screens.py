@@ -154,6 +154,38 @@ async def test_profiles_show_difference_and_edit(until: Any) -> None:
         await until(pilot, lambda: "measured on Tuesday" in painted(app))
 
 
+async def test_no_difference_leaves_the_profile_in_sight(until: Any) -> None:
+    ops = answers.ops()
+    ops.errors["profile_diff"] = NotFound(
+        "unit chat-8b has no run yet; start it with: stoker start"
+    )
+    app = make(ops=ops)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("p")
+        await until(pilot, lambda: "max_num_seqs" in painted(app))
+        await pilot.press("d")
+        await until(pilot, lambda: "start it with: stoker start" in painted(app))
+        assert "max_num_seqs" in painted(app)
+        # What uses a profile may be stopped: its sign is none of a phase.
+        (row,) = [row for row in painted(app).splitlines() if row.startswith("›chat-throughput")]
+        assert "▪" in row and "●" not in row
+
+
+async def test_the_side_without_the_keys_is_paler(until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("p")
+        await until(pilot, lambda: "built in: interactive" in painted(app))
+        listing = app.shown_screen.lines("list")
+        assert listing.has_focus and not listing.has_class("away")
+        await pilot.press("tab")
+        await until(pilot, lambda: listing.has_class("away") and not listing.has_focus)
+        await pilot.press("tab")
+        await until(pilot, lambda: listing.has_focus and not listing.has_class("away"))
+
+
 async def edit(pilot: Any, app: Any, until: Any) -> Any:
     from console.screens.editor import EditorScreen
 
