@@ -446,6 +446,7 @@ def known(ctx: Context, unit: str) -> None:
 
 def _refuse_live(ctx: Context, unit: str) -> None:
     run = ctx.store.current(unit)
+    ladder.settle_unbegun(run)
     if run is not None and is_live(run):
         raise Busy(f"unit {unit} runs ({run.id}); stop it first: stoker stop {unit}")
 

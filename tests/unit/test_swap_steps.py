@@ -92,6 +92,14 @@ def test_a_start_that_was_killed_before_it_began_keeps_no_other_away(
     assert left.exit() is not None, "nothing can begin in it any more"
 
 
+def test_a_unit_whose_start_was_killed_before_it_began_can_be_removed(here: Serving) -> None:
+    here.profile("alone", 6, port=free_port())
+    words = ("start", "v", "--profile", "alone")
+    assert here.killed(KILLED_BEFORE_IT_BEGINS, *words) == -signal.SIGKILL
+    assert run(["remove", "v", "--yes"]) == 0
+    assert not here.ctx.store.exists("v")
+
+
 def test_without_room_to_record_a_start_nothing_is_stopped(
     here: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
