@@ -8,7 +8,15 @@ import click
 
 from console.commands import completing
 from console.commands.lifecycle import say, wait_option
-from console.commands.output import confirm, emit_json, examples, json_option, table, yes_option
+from console.commands.output import (
+    confirm,
+    emit_json,
+    examples,
+    json_option,
+    looked_at,
+    table,
+    yes_option,
+)
 from console.view.numbers import size
 
 if TYPE_CHECKING:
@@ -72,16 +80,18 @@ def preload() -> None:
 
 
 @preload.command(short_help="What the daemon would be; starts nothing.")
-@click.argument("unit", shell_complete=completing.unit)
+@looked_at
 @click.option("--fields", is_flag=True, help="The fingerprints, field by field.")
 @json_option
-def plan(unit: str, fields: bool, as_json: bool) -> int:
+def plan(unit: str | None, fields: bool, as_json: bool) -> int:
     """What the daemon would be: every rank's GPU, the fingerprints, each node's command, what is
     in the way, and why the running one would have to be loaded again. Starts nothing."""
     from engine_ctl.operations.context import Context
+    from engine_ctl.operations.runs import only_unit
     from engine_ctl.operations.weights_plan import preload_plan
 
-    found = preload_plan(Context(), unit)
+    ctx = Context()
+    found = preload_plan(ctx, unit or only_unit(ctx))
     if as_json:
         emit_json(found)
     else:

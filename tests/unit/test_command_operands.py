@@ -174,17 +174,18 @@ def started(unit: str, log: str, **fields: object) -> None:
     atomic.write_record(made.dir / "exit.json", ExitRecord(ended=1.0, seconds=1.0, **fields))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("command", [*LOOKS, "forecast"])
+@pytest.mark.parametrize("command", [*LOOKS, "forecast", "preload plan"])
 def test_who_only_looks_need_not_name_the_only_unit(
     command: str, dirs: Dirs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([command]) == 3
+    words = command.split()
+    assert run(words) == 3
     assert "no unit yet; try: stoker demo" in capsys.readouterr().err
     started("a", KILLED, code=1)
     Context().store.create("a-weights", Kind.PRELOAD)
-    named = run([command, "a"])
+    named = run([*words, "a"])
     wanted = capsys.readouterr()
-    assert run([command]) == named
+    assert run(words) == named
     assert capsys.readouterr() == wanted
 
 
