@@ -14,6 +14,7 @@ from profiles.rules import (
     When,
     argument,
     config_key,
+    version,
 )
 
 
@@ -41,12 +42,27 @@ TOOLS = first(argument("enable_auto_tool_choice", "tool_call_parser"))
 STOPS = "the argument parser stops (exit code 2)"
 
 
+def _gone(names: tuple[str, ...]) -> When:
+    """Fires for arguments of these names, but not for those that the target's own parser has again
+    (in a version later than this Stoker)."""
+    named = argument(*names)
+
+    def when(view: View) -> Iterator[Hit]:
+        own = view.version is not None and view.version == version(view.schema.version)
+        for key, detail in named(view):
+            name = key.rpartition("args.")[2].partition(".")[0]
+            if not (own and view.schema.find(name) is not None):
+                yield key, detail
+
+    return when
+
+
 def removed(id: str, names: tuple[str, ...], since: str | None, instead: str, source: str) -> Rule:
     return Rule(
         id=id,
         severity=ERROR,
         since=since,
-        when=argument(*names),
+        when=_gone(names),
         names=names,
         what="the argument no longer exists",
         effect=STOPS,

@@ -21,6 +21,7 @@ from engine_ctl.answers import (
 from engine_ctl.errors import NotFound, StokerError, Usage
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.machine_facts import machine_facts
 from engine_ctl.operations.planning import added_words
 from engine_ctl.operations.runs import run_of
 from engine_ctl.runtimes.store import Runtime, choose
@@ -104,12 +105,13 @@ def lint_resolved(
 ) -> tuple[Finding, ...]:
     runtime = runtime_of(ctx, resolved)
     current = runtime.version if runtime else None
+    facts = machine_facts(resolved.profile, runtime)
     if target is not None or current is None:
-        return lint_profile(resolved, target, current=before)
+        return lint_profile(resolved, target, facts=facts, current=before)
     # On its own runtime, what behaves differently since older versions is no news.
     schema = ctx.schema_for(runtime)
-    news = {f.rule for f in lint_profile(resolved, current, schema, current=current)}
-    found = lint_profile(resolved, current, schema)
+    news = {f.rule for f in lint_profile(resolved, current, schema, facts, current=current)}
+    found = lint_profile(resolved, current, schema, facts)
     return tuple(f for f in found if f.severity != "note" or f.rule in news)
 
 

@@ -73,11 +73,13 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         daemon, weighed = _weighed(ctx, unit, resolved, live, prepared)
         _weights_words(weighed, errors, warnings)
         warnings += [f"no daemon is made: {daemon.why}"] if daemon.why else []
-    errors += [
-        f"{f.message} ({f.place or f.key})"
-        for f in catalogue.lint_resolved(ctx, resolved, None)
-        if f.severity == "error" and (prepared is None or prepared.check is None)
-    ]
+    for finding in catalogue.lint_resolved(ctx, resolved, None):
+        said = f"{finding.message} ({finding.place or finding.key})"
+        if finding.severity == "error" and (prepared is None or prepared.check is None):
+            errors.append(said)
+        elif finding.severity == "fail" and not errors:
+            # vLLM was asked for its configuration only: not what servers and workers then refuse.
+            warnings.append(f"{said}; instead: {finding.instead}")
     if prepared is not None and prepared.check is not None:
         warnings += prepared.check.warnings
     changes = catalogue.changes(before, resolved.profile, None) if before else ()
