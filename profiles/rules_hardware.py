@@ -83,11 +83,25 @@ def _other_platform(view: View) -> Iterator[Hit]:
             yield f"args.{name}", f"{value} does not exist on {view.facts.platform}"
 
 
-def _online_fp8(view: View) -> Iterator[Hit]:
-    old = view.facts.capability is not None and view.facts.capability < (8, 0)
-    value = view.args.get("quantization")
-    if old and isinstance(value, str) and value.startswith(("fp8", "modelopt", "awq_marlin")):
-        yield "args.quantization", f"{value} needs Ampere or newer"
+# method -> least compute capability, by their get_min_capability; fp8 with all its kinds.
+_LEAST = {
+    "awq": (7, 5),
+    "awq_marlin": (7, 5),
+    "fp8": (7, 5),
+    "modelopt": (8, 0),
+    "modelopt_fp4": (7, 5),
+    "modelopt_mxfp8": (8, 0),
+}
+
+
+def _old_chip(view: View) -> Iterator[Hit]:
+    has, value = view.facts.capability, view.args.get("quantization")
+    if has is None or not isinstance(value, str):
+        return
+    least = _LEAST.get("fp8" if value.startswith("fp8") else value)
+    if least is not None and has < least:
+        needs, found = (".".join(map(str, pair)) for pair in (least, has))
+        yield "args.quantization", f"{value} needs compute capability {needs}, this GPU has {found}"
 
 
 def _bfloat16(view: View) -> Iterator[Hit]:
@@ -108,9 +122,11 @@ def _rule(id: str, when: When, instead: str, source: str) -> Rule:
     )
 
 
+_METHODS = "vllm/model_executor/layers/quantization"
+
 RULES = (
     _rule("no-kernel-for-chip", _no_kernel, "auto, or leave it out", "vllm/v1/attention/backends"),
     _rule("kernel-of-other-platform", _other_platform, "auto", "vllm/config/kernel.py"),
-    _rule("quantization-chip", _online_fp8, "another checkpoint format", "vllm/config/vllm.py"),
+    _rule("quantization-chip", _old_chip, "another checkpoint format", _METHODS),
     _rule("bfloat16-chip", _bfloat16, "dtype: float16", "vllm/platforms/cuda.py"),
 )

@@ -477,8 +477,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         arg("moe_backend", "aiter", facts=Facts(platform="rocm")),
     ),
     "quantization-chip": (
+        arg("quantization", "modelopt", facts=TURING),
         arg("quantization", "fp8_per_tensor", facts=TURING),
-        arg("quantization", "fp8_per_tensor", facts=HOPPER),
     ),
     "bfloat16-chip": (
         arg("dtype", "bfloat16", facts=TURING),
