@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from console import actions
 from console.view import numbers as n
 from console.view.bars import Part, stacked
-from console.view.spans import Line, Span, clean, clip_line, line, pad, spread, width
+from console.view.spans import Line, Span, clean, clip_line, fold, line, pad, spread, width
 from engine_ctl.model import STARTING, Alert, GpuView, Holder, HostView, Phase, Snapshot
 
 _STATES = (
@@ -18,6 +18,7 @@ _STATES = (
     ("✗", "failed", "error", (Phase.FAILED, Phase.LOST)),
     ("⚠", "orphaned", "warn", (Phase.ORPHANED,)),
 )
+_PROBLEM_ROWS = 3
 ROLES = ("weights", "engine", "standby", "orphan", "other")
 
 
@@ -184,7 +185,9 @@ def alerts(snapshot: Snapshot, cells: int) -> list[Line]:
     """Everything wrong now: never dropped, cut at the end so that the key stays visible."""
     lines: list[Line] = []
     for problem in snapshot.problems:
-        lines.append(clip_line(line(Span(" ✗ ", "error"), Span(clean(problem), "error")), cells))
+        lines += fold(line(Span(" ✗ ", "error"), Span(clean(problem), "error")), cells)[
+            :_PROBLEM_ROWS
+        ]
     for alert in snapshot.alerts:
         lines.append(_alert(alert, cells))
     return lines

@@ -41,6 +41,8 @@ def counted_in(value: int | float | None, cells: int) -> str:
     scaled = float(value)
     for sign in "kMGT":
         scaled /= 1000
+        if scaled >= 999.5 and sign != "T":
+            continue
         for digits in (1, 0):
             if len(text := f"{scaled:.{digits}f}{sign}") <= cells:
                 return text

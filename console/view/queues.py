@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import nan
 
 from console.view import numbers as n
+from console.view import ranks
 from console.view.bars import highest, tall_sparkline
 from console.view.spans import Item, Line, Span, clean, clip_line, line, pad, side_by_side, wrap
 from engine_ctl.model import EngineLoad, RankLoad, UnitView
@@ -61,7 +62,8 @@ EXTRAS = {
 
 
 def items(unit: UnitView, cells: int, height: int = 0) -> list[Item]:
-    """Hints first, then each rank, then history, as high as `height` rows in all leave room for."""
+    """Hints first, then the engine's figures, then history, as high as `height` rows in all leave
+    room for. Of several ranks a table comes first, the figures of each last."""
     load = unit.load
     if load is None:
         text = "No figures: the engine does not answer on /metrics (not ready, or no stats asked)."
@@ -76,11 +78,16 @@ def items(unit: UnitView, cells: int, height: int = 0) -> list[Item]:
         found.append(Item(None, (clip_line(rejected, cells),)))
     if height >= _ROOMY and sum(len(item.lines) for item in found) > 1:
         found.append(Item(None, ((),)))
-    for rank in load.ranks:
-        found.append(Item(f"rank {rank.engine}", tuple(_rank(rank, len(load.ranks), cells))))
+    each = [
+        Item(f"rank {rank.engine}", tuple(_rank(rank, len(load.ranks), cells)))
+        for rank in load.ranks
+    ]
+    several = len(each) > 1
+    found += [Item("ranks", tuple(ranks.table(load, cells)))] if several else each
     above = sum(len(item.lines) for item in found)
-    found.append(Item("history", tuple(_history(load.history, cells, height - above - 1))))
-    return found
+    history = _history(load.history, cells, height - above - 1)
+    found.append(Item("history", (*history, ()) if several and history else tuple(history)))
+    return [*found, *each] if several else found
 
 
 def _hints(unit: UnitView, cells: int) -> list[Line]:
@@ -103,8 +110,8 @@ def _rejections(load: EngineLoad) -> Line:
     return line(Span(" ⚠ refused in the last minute: ", "warn"), Span(", ".join(texts), "warn"))
 
 
-def _rank(rank: RankLoad, ranks: int, cells: int) -> list[Line]:
-    name = f" rank {clean(rank.engine)} " if ranks > 1 else " now "
+def _rank(rank: RankLoad, of: int, cells: int) -> list[Line]:
+    name = f" rank {clean(rank.engine)} " if of > 1 else " now "
     facts: list[Line] = [(Span("running ", "muted"), Span(n.count(rank.running), "bold"))]
     waiting = "warn" if rank.waiting else "bold"
     spans = [Span("waiting ", "muted"), Span(n.count(rank.waiting), waiting)]

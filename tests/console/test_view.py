@@ -461,6 +461,38 @@ def test_a_forecast_is_read_whole_on_a_narrow_terminal(cells: int) -> None:
         assert "first time only)" in whole
 
 
+@pytest.mark.parametrize("cells", (60, 80, 120, 200))
+def test_ranks_stand_beneath_each_other(cells: int) -> None:
+    (one,) = fakes.load().ranks
+    nan = float("nan")
+    several = (
+        replace(one, engine="0", waiting=1234567, kv_cache_usage=0.99),
+        replace(one, engine="1", sleep_state="level 1", percentiles={}, tokens_per_second=nan),
+        replace(one, engine="2", over=("ttft.p95",)),
+    )
+    unit = replace(fakes.gpu_units()[0], load=replace(fakes.load(), ranks=several, waiting=99))
+    told = texts(queues.items(unit, cells, 40))
+    at = next(index for index, text in enumerate(told) if text.startswith(" rank  "))
+    rows = [text.split() for text in told[at : at + 5]]
+    assert [row[0] for row in rows] == ["rank", "0", "1", "2", "all"]
+    assert rows[0][1:5] == ["run", "wait", "kv%", "tok/s"]
+    assert (
+        rows[1][1:4] == ["12", "1.2M", "99"] and rows[2][1] == "z" and rows[4][1:3] == ["12", "99"]
+    )
+    assert cells < 80 or "> 431 ms" in told[at + 3]
+    assert all(cell_len(text) <= cells for text in told[at : at + 5])
+    # The figures of each are there whole, beneath.
+    assert sum(text.startswith(" rank ") for text in told) == 4
+    alone = texts(queues.items(fakes.gpu_units()[0], cells, 40))
+    assert not any(text.startswith(" rank ") for text in alone)
+
+
+def test_what_is_wrong_with_stoker_itself_is_read_whole() -> None:
+    problem = "the state directory cannot be read: " + "/very/long" * 6 + ": Permission denied"
+    lines = [spans.plain(x) for x in machine.alerts(fakes.gpu_snapshot(problems=(problem,)), 60)]
+    assert "denied" in " ".join(lines) and all(cell_len(text) <= 60 for text in lines)
+
+
 def test_what_to_do_about_a_failure_is_on_the_deck_whole() -> None:
     failed = fakes.gpu_units()[3]
     for cells in (80, 120):
