@@ -112,6 +112,9 @@ def from_arguments(
 
     dp, nnodes = number("data_parallel_size", 1), number("nnodes", 1)
     local_dp, start = maybe("data_parallel_size_local"), maybe("data_parallel_start_rank")
+    external = maybe("data_parallel_rank")
+    if external is not None and nnodes == 1 and dp > 1:
+        local_dp, start = 1, external  # a process of its own for each rank
     nodes = nnodes
     if nnodes == 1 and dp > 1 and local_dp:
         nodes = max(1, dp // local_dp)

@@ -150,3 +150,9 @@ def test_commands_of_a_data_parallel_fleet() -> None:
 def test_no_commands_for_a_layout_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="need --weight-cache-master-port"):
         layout.node_commands(replace(Layout(tp=4, nodes=2, **NET), cache_port=None), [], [])
+
+
+def test_a_data_parallel_rank_is_a_process_of_its_own() -> None:
+    args = {"data_parallel_size": 8, "data_parallel_rank": 3, "tensor_parallel_size": 2}
+    places = layout.placements(layout.from_arguments(args))
+    assert [(p.dp_rank, p.tp_rank, p.global_rank) for p in places] == [(3, 0, 6), (3, 1, 7)]
