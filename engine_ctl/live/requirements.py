@@ -126,8 +126,17 @@ def _env(env: Mapping[str, str | EnvRef], name: str) -> bool:
 
 
 def _api_servers(args: Mapping[str, Any]) -> int:
-    value = args.get("api_server_count")
-    if not isinstance(value, int) or isinstance(value, bool):
-        # vLLM starts as many as there are data-parallel ranks.
-        value = args.get("data_parallel_size")
-    return value if isinstance(value, int) and value > 0 else 1
+    """As `vllm serve` chooses: one for each data-parallel rank that it balances between."""
+
+    def number(name: str) -> int | None:
+        value = args.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    if (given := number("api_server_count")) is not None:
+        return max(given, 1)
+    modes = ("data_parallel_external_lb", "data_parallel_multi_port_external_lb")
+    if "data_parallel_rank" in args or any(is_set(args.get(name)) for name in modes):
+        return 1
+    hybrid = is_set(args.get("data_parallel_hybrid_lb")) or "data_parallel_start_rank" in args
+    servers = number("data_parallel_size_local" if hybrid else "data_parallel_size")
+    return max(servers or 1, 1)

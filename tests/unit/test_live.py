@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine_ctl.errors import Failed
+from engine_ctl.live import requirements
 from engine_ctl.live.adapters import Adapter, adapters_of
 from engine_ctl.live.client import Control, RouteMissing
 from engine_ctl.live.plan import plan_change, way_of
@@ -306,3 +307,22 @@ def test_an_answer_that_is_cut_off_or_none_is_one_line(answer: bytes) -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("args", "servers"),
+    [
+        ({}, 1),
+        ({"api_server_count": 3, "data_parallel_size": 2}, 3),
+        ({"data_parallel_size": 4}, 4),
+        ({"data_parallel_size": 8, "data_parallel_rank": 3}, 1),
+        ({"data_parallel_size": 8, "data_parallel_external_lb": True}, 1),
+        ({"data_parallel_size": 8, "data_parallel_hybrid_lb": True}, 1),
+        (
+            {"data_parallel_size": 8, "data_parallel_size_local": 2, "data_parallel_start_rank": 2},
+            2,
+        ),
+    ],
+)
+def test_api_servers_are_as_many_as_vllm_starts(args: dict[str, Any], servers: int) -> None:
+    assert requirements._api_servers(args) == servers
