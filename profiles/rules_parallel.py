@@ -84,6 +84,12 @@ def _external_local(view: View) -> Iterator[Hit]:
         yield "args.data_parallel_size_local", str(view.args["data_parallel_size_local"])
 
 
+def _ports_of_replicas(view: View) -> Iterator[Hit]:
+    if view.args.get("data_parallel_multi_port_external_lb") is True:
+        last = _size(view, "data_parallel_size_local") - 1
+        yield "args.data_parallel_multi_port_external_lb", f"port + 1 … port + {last}"
+
+
 def _local_address(view: View) -> Iterator[Hit]:
     """Replicas elsewhere, told of no address: vLLM then waits for them on this machine."""
     replicas, local = _size(view, "data_parallel_size"), _size(view, "data_parallel_size_local")
@@ -147,6 +153,15 @@ RULES = (
         effect="the start fails",
         instead="leave data_parallel_size_local out, and start a unit for each rank",
         source="vllm/engine/arg_utils.py",
+    ),
+    Rule(
+        id="ports-of-replicas",
+        severity=NOTE,
+        when=_ports_of_replicas,
+        what="each replica has a port of its own ({detail})",
+        effect="Stoker asks the first one: health and figures shown are of it alone",
+        instead="data_parallel_hybrid_lb for one port, or a unit for each data_parallel_rank",
+        source="vllm/entrypoints/launchers/dp_supervisor.py",
     ),
     Rule(
         id="replicas-elsewhere",

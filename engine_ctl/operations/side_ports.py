@@ -41,12 +41,17 @@ class SidePort:
     key: str
 
 
-def side_ports(args: Mapping[str, Any], env: Mapping[str, str]) -> tuple[SidePort, ...]:
-    """The ports of a profile by its arguments (canonical names, values filled in). Pure."""
-    return tuple(dict.fromkeys(_side_ports(args, env)))
+def side_ports(
+    args: Mapping[str, Any], env: Mapping[str, str], port: int | None = None
+) -> tuple[SidePort, ...]:
+    """The ports of a profile by its arguments (canonical names, values filled in). `port`: the
+    engine's own, where it is named. Pure."""
+    return tuple(dict.fromkeys(_side_ports(args, env, port)))
 
 
-def _side_ports(args: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[SidePort]:
+def _side_ports(
+    args: Mapping[str, Any], env: Mapping[str, str], port: int | None
+) -> Iterator[SidePort]:
     replicas = _number(args, "data_parallel_size", 1)
     local = _number(args, "data_parallel_size_local", replicas)
     external = args.get("data_parallel_external_lb") is True or "data_parallel_rank" in args
@@ -76,6 +81,8 @@ def _side_ports(args: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[Sid
     if args.get("data_parallel_multi_port_external_lb") is True:
         key = "data_parallel_supervisor_port"
         yield SidePort(_number(args, key, 9256), key)
+        for index in range(1, local if port is not None else 0):
+            yield SidePort((port or 0) + index, "port")
     grpc = _number(args, "grpc_port", 0)
     if grpc:
         yield SidePort(grpc, "grpc_port")
@@ -105,7 +112,7 @@ def side_port_problem(ctx: Context, profile: Profile, live: Run | None = None) -
     except StokerError:
         return None  # said by whoever fills in the values for the start
     values, _ = environment(whole)
-    wanted = side_ports(plain(whole.args), {**os.environ, **values})
+    wanted = side_ports(plain(whole.args), {**os.environ, **values}, whole.port)
     mine = [pid for pid, run in owners(ctx.store).items() if run == live.id] if live else []
     for each in wanted:
         # Bound on one address or on all of them: a look at who listens knows both.

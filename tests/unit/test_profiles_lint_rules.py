@@ -396,6 +396,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case({"data_parallel_rank": 1, "data_parallel_hybrid_lb": True}),
         arg("data_parallel_rank", 1),
     ),
+    "ports-of-replicas": (
+        Case({"data_parallel_multi_port_external_lb": True, "data_parallel_size_local": 2}),
+        Case({"data_parallel_size_local": 2, "data_parallel_address": "10.0.0.1"}),
+    ),
     "external-rank-local": (
         Case({"data_parallel_rank": 1, "data_parallel_size_local": 2}),
         Case({"data_parallel_rank": 1, "data_parallel_size_local": 1}),

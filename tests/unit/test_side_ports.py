@@ -81,6 +81,12 @@ def test_ports_by_arguments(args: dict[str, Any], env: dict[str, str], expected:
     assert [each.port for each in side_ports(args, env)] == expected
 
 
+def test_replicas_with_ports_of_their_own() -> None:
+    args = {"data_parallel_multi_port_external_lb": True, "data_parallel_size_local": 3}
+    found = side_ports({**args, "data_parallel_size": 3}, {}, 8000)
+    assert [each.port for each in found] == [9256, 8001, 8002]
+
+
 def test_a_side_port_that_is_taken_is_said_before_anything_is_stopped(here: Serving) -> None:
     args = {"kv_transfer_config": NIXL}
     with socket.create_server(("127.0.0.1", 0)) as other:
