@@ -17,6 +17,7 @@ from typing import Any
 
 from engine_ctl.inside.probe_keys import weight_cache_keys
 from engine_ctl.inside.probe_schema import build_parser
+from engine_ctl.inside.weight_cache_client import quantization_support
 
 OUTPUT_LIMIT = 8000
 
@@ -53,7 +54,8 @@ def check(argv: list[str]) -> dict[str, Any]:
     `ok` is False when `error` is set: `{stage, category, message, exception, argument, nearest,
     allowed}`; `stage` is parse, validate or config. `effective` are the values that the engine
     would run with, `non_default` what was asked for, `keys` see `weight_cache_keys`, `config_hash`
-    vLLM's own hash of what is compiled, `warnings` what vLLM warned of, `seconds` how long,
+    vLLM's own hash of what is compiled, `quantization` see `quantization_support` (where there are
+    keys and a method), `warnings` what vLLM warned of, `seconds` how long,
     `version` vLLM's own.
     """
     began = time.monotonic()
@@ -101,6 +103,12 @@ def _fill(out: dict[str, Any], kind: str, argv: list[str]) -> None:
         out["config_hash"] = None
     found = weight_cache_keys(config, args, kind)
     out["keys"], out["keys_note"] = found["keys"], found["note"]
+    method = out["effective"]["quantization"]
+    if method and out["keys"]:
+        try:
+            out["quantization"] = quantization_support(method)
+        except Exception:
+            out["quantization"] = None
 
 
 def _engine_args(kind: str, args: Any) -> Any:

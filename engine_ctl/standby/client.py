@@ -16,6 +16,7 @@ import msgspec
 
 from engine_ctl.errors import Failed
 from engine_ctl.weights.records import RankKey
+from engine_ctl.weights.refusals import QuantizationSupport
 
 SCRIPT = Path(__file__).parents[1] / "inside" / "standby.py"
 ANSWER_LIMIT = 64 << 20
@@ -108,6 +109,7 @@ class Check(msgspec.Struct, frozen=True):
 
     `effective` are resolved values, `non_default` what was asked for, `keys` where each rank's
     weights would be and under which fingerprint, `config_hash` vLLM's hash of what is compiled,
+    `quantization` whether layers of the checkpoint's method take weights that are mapped,
     `environment_differs` variables that the answering process has otherwise than the engine
     would. `method` is how engine processes of this argv would start and `why` the reason (a
     standby's answer only). `cold`: answered by a process of its own, not by a standby."""
@@ -121,6 +123,7 @@ class Check(msgspec.Struct, frozen=True):
     keys: list[RankKey] = []
     keys_note: str = ""
     config_hash: str | None = None
+    quantization: QuantizationSupport | None = None
     seconds: float | None = None
     environment_differs: list[str] = []
     cuda_initialized: bool = False

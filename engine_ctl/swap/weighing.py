@@ -19,7 +19,7 @@ from engine_ctl.weights import client
 from engine_ctl.weights.ahead import loader_config, weights_ahead
 from engine_ctl.weights.forecast import EngineAsks, WeightForecast, forecast_weights
 from engine_ctl.weights.records import RankKey, WeightsRecord
-from engine_ctl.weights.refusals import CacheFeatures, QuantizationSupport
+from engine_ctl.weights.refusals import CacheFeatures, QuantizationSupport, support_said
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ def weigh(ctx: Context, prepared: Prepared, planned: Sequence[RankKey] = ()) -> 
             answer,
             prepared.spec.env,
             features=features_for(ctx, runtime),
-            quantization=quantization_for(ctx, runtime, str(method)) if method else None,
+            quantization=method
+            and (support_said(answer, str(method)) or quantization_for(ctx, runtime, str(method))),
             planned=planned,
         )
     except StokerError as error:

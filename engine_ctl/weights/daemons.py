@@ -413,7 +413,7 @@ def _refuse_quantization(
         arguments,
         env=asked.env,
         is_moe=effective.get("is_moe"),
-        quantization=asked.support(str(method)),
+        quantization=refusals.support_said(answer, str(method)) or asked.support(str(method)),
     )
     found = refusals.refusals(question, asked.features)
     if found and found[0].fatal:

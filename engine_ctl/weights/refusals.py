@@ -46,6 +46,14 @@ class QuantizationSupport(msgspec.Struct, frozen=True, kw_only=True):
     support: str = "unknown"
 
 
+def support_said(answer: Mapping[str, Any], method: str) -> QuantizationSupport | None:
+    """What a check by vLLM said of a method beside the rest; None when it did not."""
+    said = answer.get("quantization")
+    if not isinstance(said, Mapping) or said.get("method") != method:
+        return None
+    return msgspec.convert(dict(said), QuantizationSupport)
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One thing in the way. `fatal`: the start ends in spite of fallback; otherwise a warning."""

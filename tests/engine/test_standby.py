@@ -205,8 +205,11 @@ def test_check_says_what_the_engine_would_run_with(client: Client, tiny_model: P
     assert [(key.role, key.rank) for key in check.keys] == [("target", 0)]
     assert check.keys[0].fields["dtype"] == "torch.float16"
     assert check.keys[0].fields["tp_size"] == "1"
-    other = client.check([*argv[:-1], "bfloat16"])
+    assert check.quantization is None
+    other = client.check([*argv[:-1], "bfloat16", "--quantization", "fp8"])
     assert other.keys[0].fields != check.keys[0].fields
+    assert other.quantization is not None
+    assert (other.quantization.method, other.quantization.support) == ("fp8", "all")
 
 
 @pytest.mark.parametrize(
