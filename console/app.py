@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -28,6 +28,7 @@ from engine_ctl.errors import StokerError
 
 if TYPE_CHECKING:
     from textual.command import Provider
+    from textual.filter import LineFilter
     from textual.theme import Theme
 
     from console.operations import Operations, SnapshotFeed
@@ -41,6 +42,15 @@ def _palette() -> type[Provider]:
     from console.palette import ActionProvider
 
     return ActionProvider
+
+
+def _reduced(colours: str | None) -> list[LineFilter]:
+    """What fits colours to the terminal, where Rich would do it badly."""
+    if colours != "256":
+        return []
+    from console.widgets.eight_bit import EightBit
+
+    return [EightBit()]
 
 
 def _bindings() -> list[BindingType]:
@@ -81,12 +91,16 @@ class StokerApp(App[None]):
         self._said_at = 0.0
         self.flows = Flows(self)
         self.animation_level = "none"
+        self._reduced = _reduced(self.console.color_system)
         self.wanted = select  # the unit to select as soon as there is one of that name
         self._theme = theme
         self._theme_chosen = theme_chosen
         self._tail = TailThread(self._tail_moved)
 
     # Life
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._reduced]
 
     def get_default_screen(self) -> Screen[None]:
         self.deck = DeckScreen()

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.color import ColorType
 from rich.style import Style
+from textual.color import Color
 
 from console import theme
 from console.app import StokerApp
 from console.screens.deck import DeckScreen
 from console.view.spans import Span
+from console.widgets import eight_bit
 from console.widgets.lines import Lines
-from console.widgets.meanings import CLASSES, meaning
+from console.widgets.meanings import CLASSES, contrast, meaning
 from engine_ctl.model import Phase
 from tests.console import answers, fakes
 
@@ -217,6 +220,53 @@ async def test_every_theme_keeps_text_apart_from_its_ground() -> None:
                 # Reversed is the terminal's own text on its own ground.
                 assert style.color != style.bgcolor or style.reverse, (theme, name)
             assert "chat-8b" in painted(app)
+
+
+async def test_every_theme_is_read_in_256_colours() -> None:
+    """As over ssh, where COLORTERM does not travel: a ground of greys stays one, and text keeps
+    its contrast on what its ground becomes."""
+    panel, nord = (36, 47, 56), (46, 52, 64)
+    for grey in (panel, nord, (0, 0, 0), (255, 255, 255)):
+        red, green, blue = eight_bit._PALETTE[eight_bit.nearest(grey)]
+        assert red == green == blue and abs(red - sum(grey) / 3) <= 6
+    app = make()
+    app._reduced = [eight_bit.EightBit()]
+    async with app.run_test(size=(100, 30)) as pilot:
+        for theme in ("textual-dark", "textual-light", "nord", "solarized-light", "tokyo-night"):
+            app.theme = theme
+            await pilot.pause()
+            ground = app.screen.query_one("#units", Lines).background_colors[1]
+            for name in CLASSES:
+                before = meaning(app.screen, name.removeprefix("s-"), ground)
+                after = eight_bit._style(before)
+                assert after.color is not None and after.bgcolor is not None
+                assert after.color.number is not None and after.bgcolor.number is not None
+                pairs = (
+                    contrast(*(Color(*style_color.get_truecolor()) for style_color in both))
+                    for both in ((before.color, before.bgcolor), (after.color, after.bgcolor))
+                )
+                had, has = pairs
+                assert has >= min(had, 4.5) - 0.01, (theme, name)
+                assert after.bold == before.bold and after.underline == before.underline
+        assert "chat-8b" in painted(app)
+        used = {
+            segment.style.bgcolor.type
+            for strip in app.screen._compositor.render_strips()
+            for segment in strip
+            if segment.style is not None and segment.style.bgcolor is not None
+        }
+        assert used == {ColorType.EIGHT_BIT}
+
+
+def test_colours_are_reduced_only_where_they_must() -> None:
+    from console.app import _reduced
+
+    assert [len(_reduced(system)) for system in ("truecolor", "256", "standard", None)] == [
+        0,
+        1,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.draws_badly
