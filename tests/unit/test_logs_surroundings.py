@@ -69,6 +69,36 @@ CASES = {
     ),
     "ValueError: Target and draft model should have the same vocabulary size. Target model "
     "vocab_size=151936. Draft model vocab_size=128256.": ("unknown", "(128256)"),
+    "torch.AcceleratorError: CUDA error: OS call failed or operation not supported on this OS": (
+        "unknown",
+        "pin memory",
+    ),
+    "nixl._bindings.nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT": (
+        "unknown",
+        "(REMOTE_DISCONNECT)",
+    ),
+    "RuntimeError: Currently, block scaled fp8 gemm is not implemented for Blackwell": (
+        "quant_unsupported_gpu",
+        "another checkpoint format",
+    ),
+    "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 132096, "
+    "Hardware limit: 101376. Reducing block sizes or `num_stages` may help.": (
+        "unknown",
+        "132096 bytes",
+    ),
+    "AssertionError: FlashInfer backend currently does not support attention sinks, please use": (
+        "unknown",
+        "attention sinks",
+    ),
+    "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED": ("unknown", "cuDNN"),
+    "AssertionError: Torch not compiled with CUDA enabled": ("unknown", "without CUDA"),
+    "RuntimeError: Found no NVIDIA driver on your system.": ("unknown", "--gpus all"),
+    "OSError: [Errno 30] Read-only file system: '/root/.cache/vllm'": (
+        "unknown",
+        "/root/.cache/vllm is on",
+    ),
+    "OSError: [Errno 122] Disk quota exceeded": ("unknown", "quota"),
+    "OSError: [Errno 116] Stale file handle": ("unknown", "network file system"),
     "PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'": (
         "unknown",
         "may not use /root/.cache/huggingface/hub",

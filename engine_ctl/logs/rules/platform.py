@@ -245,7 +245,9 @@ RULES: tuple[Rule, ...] = (
         r"supports?)[^\n]{0,60}(?:capability|\bsm_?\d|\bSM ?\d|Hopper|Blackwell|\bAda\b)|"
         r"_C::?\w*(?:quant|fp8|fp4|marlin|scaled)\w*\(\) expected at most|"
         r"'_C' object has no attribute '\w*(?:quant|fp8|fp4|marlin|scaled|gptq|awq)|"
-        r"does not support (?:the )?quantization|method \S+ is not supported (?:on|by) "
+        r"does not support (?:the )?quantization|"
+        r"(?:fp8|fp4|FP8|FP4)[^\n]{0,40} is not implemented for|"
+        r"method \S+ is not supported (?:on|by) "
         r"(?:the |this )?(?:current )?(?:platform|device|GPU)",
         _capability_hint,
     ),

@@ -150,6 +150,66 @@ SURROUNDINGS: tuple[Rule, ...] = (
     ),
     rule(
         "unknown",
+        r"OS call failed or operation not supported on this OS",
+        "the driver could not pin memory of the host: under WSL it pins little, elsewhere raise "
+        "ulimit -l (docker: --ulimit memlock=-1)",
+    ),
+    rule(
+        "unknown",
+        r"NIXL_ERR_(?P<what>\w+)",
+        "NIXL has no way to the other engine ({what}): check that it runs, "
+        "VLLM_NIXL_SIDE_CHANNEL_HOST, and UCX_TLS and UCX_NET_DEVICES for this network",
+    ),
+    rule(
+        "unknown",
+        r"out of resource: shared memory, Required: (?P<needs>\d+), Hardware limit: (?P<has>\d+)",
+        "a Triton kernel wants {needs} bytes of the chip's shared memory and this GPU has {has}: "
+        "another attention_backend or moe_backend, or a tuned configuration for this GPU "
+        "(VLLM_TUNED_CONFIG_FOLDER)",
+    ),
+    rule(
+        "unknown",
+        r"(?P<backend>Flash\w+|Triton\w*|Cutlass\w*) backend currently does not support "
+        r"(?P<what>[^\n,.]{1,100})",
+        "{backend} cannot serve this model ({what}): name another attention_backend, or leave the "
+        "choice to vLLM",
+    ),
+    rule(
+        "unknown",
+        r"CUDNN_STATUS_NOT_INITIALIZED|unable to find an engine to execute this computation",
+        "cuDNN does not work here: mostly the GPU's memory is full (lower gpu_memory_utilization), "
+        "else another cuDNN than torch's is found first (LD_LIBRARY_PATH)",
+    ),
+    rule(
+        "unknown",
+        r"Torch not compiled with CUDA enabled",
+        "the runtime has a torch without CUDA: install the wheel that vLLM asks for",
+    ),
+    rule(
+        "unknown",
+        r"Found no NVIDIA driver|NVML Shared Library Not Found|NVMLError_LibraryNotFound",
+        "no NVIDIA driver is visible here: install it, or give the container the GPUs (--gpus all "
+        "with the NVIDIA runtime)",
+    ),
+    rule(
+        "unknown",
+        r"\[Errno 30\] Read-only file system(?:: '(?P<path>[^'\n]{1,300})')?",
+        "{path} is on a file system that may only be read: point HF_HOME, VLLM_CACHE_ROOT or "
+        "TMPDIR elsewhere",
+    ),
+    rule(
+        "unknown",
+        r"\[Errno 122\]|Disk quota exceeded",
+        "the user's quota is used up: free space, or move HF_HOME or VLLM_CACHE_ROOT",
+    ),
+    rule(
+        "unknown",
+        r"\[Errno 116\]|Stale file handle",
+        "a file on the network file system was replaced underneath: start again, and mount it anew "
+        "when it goes on",
+    ),
+    rule(
+        "unknown",
         r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^'\n]{1,300})'",
         "this user may not use {path}: give it to the user, or point HF_HOME, VLLM_CACHE_ROOT or "
         "TMPDIR at a directory that is theirs",
