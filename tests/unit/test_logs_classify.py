@@ -246,3 +246,10 @@ def test_a_cause_in_the_log_goes_before_observations() -> None:
 def test_notes_that_are_no_log(text: str, category: str | None) -> None:
     cause = classify(text)
     assert (cause.category if cause else None) == category
+
+
+def test_which_of_several_engine_cores_was_killed() -> None:
+    lost = "RuntimeError: Engine core process EngineCore_DP1 died unexpectedly."
+    cause = classify(CONFIG + READY + raw(lost))
+    assert cause is not None and cause.category == "engine_core_killed"
+    assert cause.hint.startswith("EngineCore_DP1 was killed from outside")

@@ -284,8 +284,10 @@ def _negative(found: re.Match[str], context: Context) -> bool:
 def _lost_hint(found: re.Match[str], context: Context) -> str:
     code = re.search(r"'EngineCore\w*': (-\d{1,5})", found.string)
     by = f" by {signal_name(int(code[1]))}" if code else ""
+    rank = re.search(r"EngineCore_DP\d+", found.string)
+    name = rank[0] if rank else "EngineCore"
     return (
-        f"EngineCore was killed from outside{by}, there is no error of its own above: see dmesg "
+        f"{name} was killed from outside{by}, there is no error of its own above: see dmesg "
         "(kernel OOM killer) and who sent the signal; the exit status says nothing"
     )
 
