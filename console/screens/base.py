@@ -13,7 +13,7 @@ from textual.screen import Screen
 from console import actions
 from console.view import layout, machine
 from console.view.deck import field_keys, filtered, footers, said
-from console.view.spans import Item, Line, Span, clean, clip_line, line, spread, width
+from console.view.spans import Item, Line, Span, clean, clip_line, line, problem, spread, width
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES
 
@@ -177,13 +177,15 @@ class DetailScreen(StokerScreen):
             return
         room = cells - 1 if cells else 0
         if self.error is not None and self.answer is None:
-            items: Sequence[Item] = [_only(line(Span(f"  ✗ {clean(self.error)}", "error")))]
+            items: Sequence[Item] = [Item(None, ((), *problem(self.error, room, "  ")))]
         elif self.waiting and self.answer is None:
             items = [_only(line(Span("  asking …", "muted")))]
         elif self.PER_UNIT and unit is None:
             items = [_only(line(Span("  No unit is selected.", "muted")))]
         else:
             items = self.items(snapshot, unit, room)
+            if self.error is not None:  # what is shown is of before
+                items = [Item(None, ((), *problem(self.error, room, " "))), *items]
         found = self.narrowed(items)
         if self.word and not found:
             found = [_only(line(Span(f"  Nothing contains “{clean(self.word)}”.", "muted")))]

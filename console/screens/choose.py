@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from console.screens.card import CardScreen, key_spans
 from console.view import profiles as view
 from console.view.deck import filtered
-from console.view.spans import Item, Line, Span, clean, line
+from console.view.spans import Item, Line, Span, line, problem
 from console.widgets.lines import Lines
 from engine_ctl.answers import ProfileSummary
 
@@ -53,7 +53,7 @@ class ChooseProfile(CardScreen[str | None]):
         title.append(Span(f"  {self.word}▏" if self.word else "  type to narrow", "muted"))
         lines: list[Item | Line] = [Item(None, (tuple(title), ()))]
         if self._error is not None:
-            lines.append(Item(None, (line(Span(f"✗ {clean(self._error)}", "error")),)))
+            lines.append(Item(None, tuple(problem(self._error, self.room))))
         elif self._profiles is None:
             lines.append(Item(None, (line(Span("asking …", "muted")),)))
         else:

@@ -13,7 +13,7 @@ from textual.widgets import TextArea
 
 from console.screens.base import StokerScreen
 from console.view import profiles as view
-from console.view.spans import Line, Span, clean, clip_line, line, spread
+from console.view.spans import Line, Span, clean, clip_line, line, problem, spread
 from console.widgets.lines import Lines
 from engine_ctl.answers import ArgumentHelp, LintFinding, ProfileDetail, ProfileSummary
 from engine_ctl.errors import Busy
@@ -130,7 +130,7 @@ class EditorScreen(StokerScreen):
     def _below(self, cells: int) -> list[Line]:
         lines: list[Line] = []
         if self._error is not None:
-            lines.append(line(Span(f" ✗ {clean(self._error)}", "error")))
+            lines += problem(self._error, cells, " ")
         if self._note:
             lines.append(clip_line(self._note, cells))
         for offer in self._offers[:5]:

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from console.screens.card import LEAVES, LEAVES_SHORT, CardScreen
 from console.view import forecast as view
-from console.view.spans import Line, Span, clean, fold, line
+from console.view.spans import Line, Span, fold, problem
 from console.widgets.lines import Lines
 from engine_ctl.answers import ForecastView
 
@@ -59,7 +59,7 @@ class ForecastScreen(CardScreen[str | None]):
         title = view.title(self._unit, self._profile, self._view, self._live)
         lines: list[Line] = [*fold(title, self.room), ()]
         if self._error is not None:
-            lines.append(line(Span(f"✗ {clean(self._error)}", "error")))
+            lines += problem(self._error, self.room)
         elif self._view is None:
             lines += view.waiting(time.monotonic() - self._since)
         else:

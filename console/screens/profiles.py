@@ -14,7 +14,7 @@ from console import actions
 from console.screens.base import StokerScreen
 from console.view import profiles as view
 from console.view.deck import filtered
-from console.view.spans import Line, Span, clean, clip_middle, fold, line, spread
+from console.view.spans import Line, Span, clean, clip_middle, line, problem, spread
 from console.widgets.lines import Lines
 from engine_ctl.answers import ProfileDetail, ProfileSummary
 from engine_ctl.model import Kind
@@ -111,8 +111,7 @@ class ProfilesScreen(StokerScreen):
         listing.styles.width = left
         if self._profiles is None:
             asking = line(Span(" asking …", "muted"))
-            problem = line(Span(" ✗ ", "error"), Span(clean(self._error or ""), "error"))
-            listing.set_lines(fold(problem, left - 2) if self._error else [asking])
+            listing.set_lines(problem(self._error, left - 2, " ") if self._error else [asking])
             return
         found = view.listing(self._profiles, left - 1)
         listing.set_items(filtered([i for i in found if i.key or not self.word], self.word))
@@ -120,7 +119,7 @@ class ProfilesScreen(StokerScreen):
 
     def _right(self, cells: int) -> list[Line]:
         if self._error is not None:
-            return fold(line(Span(" ✗ ", "error"), Span(clean(self._error), "error")), cells - 1)
+            return problem(self._error, cells - 1, " ")
         if self._difference is not None:
             against, changes = self._difference
             name = self.lines("list").key or ""
@@ -179,7 +178,7 @@ class ProfilesScreen(StokerScreen):
 
         taken = {profile.name for profile in self._profiles or ()}
 
-        def problem(name: str) -> str | None:
+        def refused(name: str) -> str | None:
             if name in taken:
                 return "there is one of that name"
             return None if _NAME.fullmatch(name) else "letters, digits, “-”, “.” and “_”"
@@ -188,7 +187,7 @@ class ProfilesScreen(StokerScreen):
             if values:
                 self.app.push_screen(EditorScreen(values[0], f"extends: {parent}\nargs:\n  "))
 
-        fields = (Field("name", "what the new profile is called", problem),)
+        fields = (Field("name", "what the new profile is called", refused),)
         title = f"A profile that extends {clean(parent)}"
         self.app.push_screen(FormScreen(title, fields, "edit it"), named)
 

@@ -20,6 +20,7 @@ _BLANKS = re.compile(r"[ \t\r\n]+")
 # The blank between a figure and its unit, and between the groups of a large one.
 _FIGURE = re.compile(
     r"(?<=\d) (?=(?:[KMGT]iB|ms|tok/s|GPUs?|[sdhmW%]|°C|\d{3})(?![\w]))|(?<=\d [hmd]) (?=\d)"
+    r"|(?<=\S) (?=→ )|(?<=→) "
 )
 
 
@@ -141,6 +142,11 @@ def fold(spans: Line, cells: int) -> list[Line]:
         (*head, last._replace(text=first)),
         *((Span(" " * indent), last._replace(text=text)) for text in rest),
     ]
+
+
+def problem(text: str, cells: int, indent: str = "") -> list[Line]:
+    """An error that came from elsewhere, whole: its end says what to do."""
+    return fold((Span(indent + "✗ ", "error"), Span(clean(text), "error")), cells)
 
 
 def wrap(text: str, cells: int, limit: int = 0) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.view import numbers as n
-from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, line, pad
+from console.view.spans import Item, Line, Span, clean, clip_line, clip_middle, line, pad, wrap
 from console.view.table import Column, fit, heading, row
 from console.view.units import SIGNS
 from engine_ctl.answers import DaemonField, DaemonView
@@ -26,14 +26,13 @@ COLUMNS = (
 def items(daemons: Sequence[DaemonView], selected: str | None, cells: int) -> list[Item]:
     """One item a daemon; the selected one is followed by its fingerprint, field by field."""
     if not daemons:
-        texts = (
-            "  No preload daemon. A profile with a `preload:` section makes one:",
-            "  it keeps the weights on the GPU, and an engine maps them in a fraction of a second.",
-            "",
-            "  p shows the profiles; in one of yours:  preload: {mode: zero_copy}",
+        what = (
+            "No preload daemon. A profile with a `preload:` section makes one: it keeps the weights"
+            " on the GPU, and an engine maps them in a fraction of a second."
         )
-        said = tuple(clip_line(line(Span(text, "muted")), cells) for text in texts)
-        return [Item(None, ((), *said))]
+        how = "p shows the profiles; in one of yours: preload: {mode: zero_copy}"
+        texts = (*wrap(what, cells - 4), "", *wrap(how, cells - 4))
+        return [Item(None, ((), *(line(Span("  " + text, "muted")) for text in texts)))]
     widest = min(max(len(daemon.name) for daemon in daemons), 19 if cells < 100 else 28)
     first = COLUMNS[0]._replace(cells=max(widest, 10))
     columns = fit((first, *COLUMNS[1:]), cells - 4)

@@ -9,7 +9,7 @@ import pytest
 
 from console.screens import registry
 from console.screens.base import StokerScreen
-from engine_ctl.errors import NotFound
+from engine_ctl.errors import Failed, NotFound
 from engine_ctl.model import Phase
 from tests.console import answers, fakes
 from tests.console.test_deck import SIZES, make, painted
@@ -152,6 +152,40 @@ async def test_profiles_show_difference_and_edit(until: Any) -> None:
         await until(pilot, lambda: "running chat-8b → chat-throughput" in painted(app))
         await pilot.press("enter")
         await until(pilot, lambda: "measured on Tuesday" in painted(app))
+
+
+@pytest.mark.parametrize("key", ["w", "W", "e", "f", "p", "n"])
+async def test_an_error_is_read_to_its_end(key: str, until: Any) -> None:
+    """Its end says what to do."""
+    ops = answers.ops()
+    path = "/home/op/.local/state/stoker"
+    full = Failed(f"{path} cannot be written: No space left on device; free some of it")
+    ops.errors = dict.fromkeys(("weights", "starts", "events", "forecast", "profiles"), full)
+    app = make(ops=ops)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press(key)
+
+        def said() -> str:
+            cut = 24 if key == "p" else 80
+            return " ".join(
+                " ".join(row[:cut].strip(" │›▕●◐") for row in painted(app).splitlines()).split()
+            )
+
+        await until(pilot, lambda: "free some of it" in said())
+
+
+async def test_an_answer_of_before_says_that_it_is(until: Any) -> None:
+    ops = answers.ops()
+    app = make(ops=ops)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("W")
+        await until(pilot, lambda: "saved 37.8 s" in painted(app))
+        ops.errors["starts"] = Failed("the log is gone; start it again")
+        app.feed.change("chat-8b", phase=Phase.STOPPING)  # type: ignore[attr-defined]
+        await until(pilot, lambda: "the log is gone" in painted(app))
+        assert "saved 37.8 s" in painted(app)
 
 
 async def test_no_difference_leaves_the_profile_in_sight(until: Any) -> None:
