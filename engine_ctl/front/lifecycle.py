@@ -39,7 +39,7 @@ RESTART = Restart(policy="on-failure", max=20, backoff_s=0.1, backoff_max_s=5.0,
 OWN_PATH = status.OWN_PATH
 PROCESS = "engine_ctl.front.process"
 # The engine would speak TLS, or not listen on a port at all.
-NOT_BEHIND = ("ssl_keyfile", "ssl_certfile", "uds", "headless")
+NOT_BEHIND = ("ssl_keyfile", "ssl_certfile", "uds", "headless", "grpc")
 
 
 def front_unit(unit: str) -> str:

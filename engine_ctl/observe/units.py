@@ -384,6 +384,8 @@ def endpoint_of(spec: RunSpec) -> Endpoint | None:
     if uds is not None and spec.kind is Kind.ENGINE:
         return Endpoint("", 0, tls=spec.tls, uds=uds)
     url = spec.ready_url or ""
+    if url.startswith("tcp://"):
+        return None  # it takes certificates of its clients, or speaks gRPC
     scheme, found, rest = url.partition("://")
     if found and scheme in ("http", "https"):
         place = rest.partition("/")[0]

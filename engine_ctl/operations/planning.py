@@ -37,7 +37,8 @@ UNSET = ["PYTHONDONTWRITEBYTECODE"]
 class Endpoint:
     """Where an engine listens; with a front, and where clients go then. `uds`: the path of a Unix
     socket, in place of host and port. `certificates`: clients must show one; Stoker has none.
-    `headless`: a node that computes for another one and listens nowhere."""
+    `headless`: a node that computes for another one and listens nowhere. `grpc`: it speaks gRPC
+    in place of HTTP."""
 
     host: str
     port: int
@@ -47,6 +48,7 @@ class Endpoint:
     certificates: bool = False
     uds: str | None = None
     headless: bool = False
+    grpc: bool = False
 
     @property
     def addressed(self) -> bool:
@@ -69,10 +71,11 @@ class Endpoint:
 
     @property
     def ready_url(self) -> str | None:
-        """What the shim asks: /health, or where that takes a certificate, a connection alone."""
+        """What the shim asks: /health, or where that takes a certificate, and of a gRPC server,
+        which listens when its engine is there, a connection alone."""
         if self.headless:
             return None
-        if not self.certificates:
+        if not (self.certificates or self.grpc):
             return f"{self.base_url}/health"
         place = self.base_url.partition("://")[2]
         return f"tcp://{place}" if self.uds is None else f"unix:{self.uds}"
@@ -94,6 +97,7 @@ def endpoint_of(profile: Profile, host: str, port: int) -> Endpoint:
         certificates=str(given.get("ssl_cert_reqs")) == CERT_REQUIRED,
         uds=str(uds) if uds else None,
         headless=named.get("headless") is True,
+        grpc=named.get("grpc") is True,
     )
 
 

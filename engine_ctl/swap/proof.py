@@ -46,6 +46,8 @@ def prove(run: Run, timeout_s: float = 60.0) -> Proof:
         return Proof(None, "a headless node serves no API")
     if spec.tls and not (spec.ready_url or "").startswith("http"):
         return Proof(None, "it asks for a certificate of its clients, and Stoker has none")
+    if (spec.ready_url or "").startswith("tcp://"):
+        return Proof(None, "it speaks gRPC, and Stoker does not")
     url, name = completion.base_url(spec), spec.served_name or spec.model or ""
     key = api_key(run)
     try:

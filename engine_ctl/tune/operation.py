@@ -251,6 +251,8 @@ def _target(engine: Run, profile: Profile | None) -> Target:
         raise Failed(f"vLLM's benchmark cannot ask a Unix socket, and {engine.id} has nothing else")
     if spec.host is None or spec.port is None or not spec.model:
         raise Failed(f"run {engine.id} has no address or no model to measure")
+    if (spec.ready_url or "").startswith("tcp://"):
+        raise Failed(f"vLLM's benchmark has no way to ask {engine.id}: certificates, or gRPC")
     args = profile.args if profile is not None else {}
     tokenizer, mode = args.get("tokenizer"), args.get("tokenizer_mode")
     return Target(

@@ -88,6 +88,19 @@ def test_an_engine_that_wants_a_certificate_is_up_and_cannot_be_asked(
     assert run.spec().ready_url == f"tcp://127.0.0.1:{here.port}"
     found = proof.prove(run)
     assert found.kind is None and "certificate of its clients" in found.why
+    assert sampled_at(run.spec()) is None
+
+
+def test_an_engine_that_speaks_grpc_is_ready_when_it_listens(here: Serving) -> None:
+    run = started(here, grpc=True)
+    spec = run.spec()
+    assert spec.ready_url == f"tcp://127.0.0.1:{here.port}" and sampled_at(spec) is None
+    found = proof.prove(run)
+    assert found.kind is None and "gRPC" in found.why
+    with pytest.raises(Failed, match="no way to ask"):
+        _target(run, None)
+    (view,) = snapshot_once(here.ctx.dirs, ["u"]).units
+    assert (view.phase, view.note) == (Phase.READY, "")
 
 
 def test_an_engine_on_a_unix_socket(here: Serving) -> None:
