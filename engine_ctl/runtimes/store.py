@@ -99,7 +99,10 @@ class RuntimeStore:
 
     def load(self, name: str) -> Runtime:
         """The runtime called `name`. Raises NotFound with what exists, CorruptRecord on garbage."""
-        record = read_record(self.directory(name) / "runtime.json", Runtime)
+        path = self.directory(name) / "runtime.json"
+        record = read_record(path, Runtime)
+        if record is None and path.exists():
+            raise CorruptRecord(f"{path} is empty; move it away to go on")
         if record is None:
             known = ", ".join(self.names()) or "none yet; run: stoker runtime add cpu"
             raise NotFound(f"there is no runtime {name!r} (known: {known})")

@@ -163,7 +163,10 @@ class Store:
     def load(self, unit: str) -> UnitRecord:
         """Raises NotFound, or CorruptRecord."""
         remedy = f"to go on: stoker stop {unit}; stoker remove {unit}"
-        record = atomic.read_record(self.unit_dir(unit) / "unit.json", UnitRecord, remedy)
+        path = self.unit_dir(unit) / "unit.json"
+        record = atomic.read_record(path, UnitRecord, remedy)
+        if record is None and self._newest(unit) is not None:
+            raise atomic.CorruptRecord(f"{path} is empty or gone; {remedy}")
         if record is None:
             raise self.missing(unit)
         return record
@@ -221,7 +224,8 @@ class Store:
         grave = self.units_dir / f".removed-{unit}-{os.getpid()}-{time.monotonic_ns()}"
         with _writing(directory):
             directory.rename(grave)
-        shutil.rmtree(grave, ignore_errors=True)
+        for left in self.units_dir.glob(".removed-*"):  # those of killed removals too
+            shutil.rmtree(left, ignore_errors=True)
 
     @contextlib.contextmanager
     def lock(self, unit: str, command: str | None = None) -> Iterator[None]:

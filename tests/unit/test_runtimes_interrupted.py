@@ -110,6 +110,22 @@ def test_a_runtime_is_not_discarded(dirs: Dirs) -> None:
     assert record.exists()
 
 
+@pytest.mark.parametrize("damage", ["", "\0" * 99, "{"])
+def test_a_damaged_record_hides_no_other_runtime(dirs: Dirs, damage: str) -> None:
+    store = RuntimeStore(dirs)
+    for name in ("good", "torn"):
+        path = store.directory(name) / "runtime.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            '{"name": "good", "python": "/x/python", "version": "1", "platform": "cpu"}'
+            if name == "good"
+            else damage
+        )
+    runtimes, problems = store.all()
+    assert [runtime.name for runtime in runtimes] == ["good"]
+    assert len(problems) == 1 and "torn/runtime.json" in problems[0]
+
+
 VERSIONS = ", ".join(f"0.{n}.0" for n in range(200))
 GONE = (
     "ERROR: Could not find a version that satisfies the requirement "

@@ -146,6 +146,22 @@ def test_a_damaged_record_is_one_line_and_harms_nobody_else(store: Store, garbag
         store.load("bad")
 
 
+@pytest.mark.parametrize("lost", [None, "", "\0" * 99])
+def test_a_unit_that_ran_and_lost_its_record_is_damaged(store: Store, lost: str | None) -> None:
+    store.create("demo", Kind.ENGINE)
+    run = store.new_run(spec())
+    path = store.unit_dir("demo") / "unit.json"
+    path.unlink()
+    with pytest.raises(NotFound):
+        store.load("demo")
+    (run.dir / "identity.json").write_text("{}")
+    if lost is not None:
+        path.write_text(lost)
+    with pytest.raises(CorruptRecord, match="to go on: stoker stop demo"):
+        store.load("demo")
+    assert "stoker stop demo" in store.list_units().problems[0]
+
+
 def test_a_damaged_unit_says_the_commands_that_go_on(store: Store) -> None:
     store.create("bad", Kind.ENGINE)
     (store.unit_dir("bad") / "unit.json").write_text("{")
@@ -233,6 +249,7 @@ def test_current_may_be_damaged_or_point_nowhere(store: Store) -> None:
 def test_removal_takes_everything(store: Store) -> None:
     store.create("demo", Kind.ENGINE)
     store.new_run(spec())
+    (store.units_dir / ".removed-other-1-1" / "runs").mkdir(parents=True)  # its removal was killed
     with store.lock("demo"):
         store.remove("demo")
     assert list(store.units_dir.iterdir()) == []
