@@ -17,7 +17,10 @@ from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", *(f"docs/{name}.md" for name in ("guide", "weights", "profiles")))
+DOCUMENTS = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("guide", "recipes", "weights", "profiles")),
+)
 
 
 def commands(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
