@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.scrollbar import ScrollDown, ScrollTo, ScrollUp
 
 from console.widgets.log_rows import LogRows
-from engine_ctl.logs.view_reader import LogReader
+from engine_ctl.logs.view_reader import LogReader, State
 
 _STEP = 24
 _WHEEL = 3
@@ -49,6 +49,7 @@ class LogPlace(LogRows):
         if self._wanted is not None:
             self._reach(self._wanted)
         self._resize()
+        self._rebase(state)
         if self.follow:
             self.cursor = max(rows.stop - 1, rows.first)
             self.top = self._last_top
@@ -60,6 +61,20 @@ class LogPlace(LogRows):
         if sight != self._sight:
             self._sight = sight
             self.refresh()
+
+    def _rebase(self, state: State) -> None:
+        """Rows that a fold or a choice adds are not new ones: what the reader has not seen of the
+        log stays as many."""
+        rows = state.rows
+        now = (state.generation, state.opened.version, state.choice, state.fold)
+        before, stop, unseen = self._seen
+        if now != before:
+            same = isinstance(before, tuple) and before[0] == state.generation
+            if unseen is None:
+                unseen = max(stop - self.seen_stop, 0) if same else 0
+        if unseen is not None and rows.complete:
+            self.seen_stop, unseen = rows.stop - unseen, None
+        self._seen = (now, rows.stop, unseen)
 
     def _seek(self, key: int | None) -> None:
         """Put the cursor on the row of a line, where it stood on the screen before."""

@@ -35,6 +35,7 @@ class LogRows(ScrollView, can_focus=True):
         self.wrap = False
         self.written = False
         self.seen_stop = 0
+        self._seen: tuple[object, int, int | None] = (None, 0, None)
         self.empty: Line = ()
         self._generation = -1
         self._wanted: int | str | None = None

@@ -222,6 +222,11 @@ async def test_a_match_in_a_fold_opens_it(until: Until) -> None:
     async with opened(until, CPU / "killcore.log") as view:
         await view.press("g", "slash", *"Route: /v1/models", "enter")
         assert "Route: /v1/models" in view.under_cursor
+        # The lines of the fold are not new, nor those that a choice hid.
+        assert "new" not in view.title("log-title")
+        await view.press("4", "1")
+        await view.settle()
+        assert "‖ not following" in view.title("log-title")
 
 
 async def test_choices_keep_the_place(until: Until) -> None:
