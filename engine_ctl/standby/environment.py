@@ -6,7 +6,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 # Read by vLLM, torch, transformers, their libraries or the loader; whatever else an operator has
 # in the environment (prompts, terminals, sessions) changes nothing in an engine.
@@ -29,19 +29,20 @@ MARK = "STOKER_"
 KINDS = ("serve", "preload", "bench")
 
 
-def relevant(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of a process's environment that an engine reads."""
+def relevant(environment: Mapping[str, str], own: Collection[str] = ()) -> dict[str, str]:
+    """The part of a process's environment that an engine reads. `own` are names that a profile
+    sets: whatever they are (a connector's, a plugin's), it sets them for its engine."""
     return {
         name: value
         for name, value in environment.items()
-        if name.upper() in NAMES or name.startswith(PREFIXES)
+        if name in own or name.upper() in NAMES or name.startswith(PREFIXES)
     }
 
 
-def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+def passed_on(environment: Mapping[str, str], own: Collection[str] = ()) -> dict[str, str]:
     """What `become` is given of an engine's whole environment: that part, and whose run it is."""
     marks = {name: value for name, value in environment.items() if name.startswith(MARK)}
-    return {**relevant(environment), **marks}
+    return {**relevant(environment, own), **marks}
 
 
 def vllm_words(argv: Iterable[str]) -> list[str]:

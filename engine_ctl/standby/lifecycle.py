@@ -80,8 +80,13 @@ class Wanted:
             raise Failed(str(error)) from None
         return {name: value for name, value in env.items() if not name.startswith("STOKER_")}
 
+    @property
+    def own(self) -> frozenset[str]:
+        """Names that are set for the engine, beside what it inherits."""
+        return frozenset((*self.env, *self.env_refs))
+
     def identity(self) -> str:
-        return standby_identity(self.runtime, relevant(self.environment()))
+        return standby_identity(self.runtime, relevant(self.environment(), self.own))
 
 
 @dataclass(frozen=True)
@@ -335,7 +340,7 @@ def become(
     with Client(standing.socket) as asked:
         return asked.become(
             arguments,
-            passed_on(remains.provide(env, raw, str(run.dir))),
+            passed_on(remains.provide(env, raw, str(run.dir)), {*spec.env, *spec.env_refs}),
             run_dir=run.dir,
             shim=SHIM,
             shim_python=sys.executable,
@@ -407,11 +412,13 @@ def check(
     arguments = command(argv)
     environment = wanted.environment()
     if standing is None:
-        standing = find(store, standby_identity(wanted.runtime, relevant(environment)))
+        counted = relevant(environment, wanted.own)
+        standing = find(store, standby_identity(wanted.runtime, counted))
     if standing is not None and standing.ready:
         try:
             with Client(standing.socket) as asked:
-                return asked.check(arguments, relevant(environment), timeout_s=timeout_s)
+                seen = relevant(environment, wanted.own)
+                return asked.check(arguments, seen, timeout_s=timeout_s)
         except (Refused, Unavailable):
             pass
     return client.check_once(wanted.runtime.python, arguments, environment, timeout_s=timeout_s)

@@ -50,10 +50,11 @@ def ask(spec: dict[str, Any], run_dir: str, script: str) -> Answer:
         words = vllm_words(spec["argv"])
     except (SpawnError, ValueError) as error:
         return Answer(None, str(error))
+    own = {*spec.get("env", ()), *spec.get("env_refs", ())}
     order = {
         "op": "become",
         "argv": words,
-        "env": passed_on(remains.provide(env, spec, run_dir)),
+        "env": passed_on(remains.provide(env, spec, run_dir), own),
         "run_dir": run_dir,
         "shim": script,
         "shim_python": sys.executable,

@@ -18,7 +18,7 @@ from engine_ctl.paths import Dirs
 from engine_ctl.runtimes.store import Runtime
 from engine_ctl.standby import identity
 from engine_ctl.standby.client import CheckError
-from engine_ctl.standby.environment import relevant
+from engine_ctl.standby.environment import passed_on, relevant
 from engine_ctl.standby.identity import standby_identity
 from engine_ctl.standby.lifecycle import SOCKET_PATH_LIMIT, Wanted, command, socket_path
 from engine_ctl.standby.memory import DEFAULT_COST, FLOOR_BYTES, GIB, floor, may_keep, to_stop
@@ -303,3 +303,22 @@ def test_figures_of_several_servers_are_kept_in_the_files_that_vllm_names(
     settle_metrics(before)
     Counter("asked", "How often.", registry=CollectorRegistry()).inc()
     assert [file.name for file in tmp_path.iterdir()] == [f"counter_{os.getpid()}.db"]
+
+
+def test_what_a_profile_sets_counts_whatever_it_is_called(runtime: Runtime) -> None:
+    """A connector's or plugin's variable: profiles that differ in it shared a standby, and the
+    second engine got the first one's."""
+    base = {"HOME": "/h", "PS1": "$"}
+    prefill, decode, neither = (
+        Wanted(runtime, env, base=base)
+        for env in ({"MOONCAKE_CONFIG_PATH": "/p"}, {"MOONCAKE_CONFIG_PATH": "/d"}, {})
+    )
+    assert len({each.identity() for each in (prefill, decode, neither)}) == 3
+    assert relevant(base, prefill.own) == {"HOME": "/h"}
+    whole = {**base, "MOONCAKE_CONFIG_PATH": "/p", "STOKER_RUN": "u/1"}
+    assert passed_on(whole, prefill.own) == {
+        "HOME": "/h",
+        "MOONCAKE_CONFIG_PATH": "/p",
+        "STOKER_RUN": "u/1",
+    }
+    assert Wanted(runtime, {}, base={**base, "PS1": "#"}).identity() == neither.identity()
