@@ -91,8 +91,10 @@ def _fill(out: dict[str, Any], kind: str, argv: list[str]) -> None:
         args.model = args.model_tag
     out["non_default"] = _non_default(parser, args)
     out["stage"] = "config"
+    # A node that serves nothing is configured as one: else it would balance requests of its own.
+    headless = {"headless": True} if getattr(args, "headless", False) else {}
     config = _engine_args(kind, args).create_engine_config(
-        usage_context=UsageContext.OPENAI_API_SERVER
+        usage_context=UsageContext.OPENAI_API_SERVER, **headless
     )
     if kind == "preload":
         _refuse_what_preload_refuses(config)
