@@ -9,6 +9,8 @@ from engine_ctl.operations import ports
 from engine_ctl.state.store import Run
 
 _CHUNK = 1 << 20
+# A log that grows faster than it is read must not keep the wait from seeing that the run is ready.
+_CHUNKS_AT_ONCE = 4
 
 
 class StartWatch:
@@ -41,7 +43,8 @@ class StartWatch:
         try:
             with regular_file(self.run.log) as file:
                 file.seek(self._offset)
-                while chunk := file.read(_CHUNK):
+                for _ in range(_CHUNKS_AT_ONCE):
+                    chunk = file.read(_CHUNK)
                     self._offset += len(chunk)
                     self._timeline.feed(chunk)
         except (FileNotFoundError, NotRegular):

@@ -11,6 +11,8 @@ import pytest
 from engine_ctl.model import Kind, Phase, Verdict
 from engine_ctl.observe import runlog
 from engine_ctl.observe.runlog import RunLog, silent_children
+from engine_ctl.operations import watching
+from engine_ctl.operations.watching import StartWatch
 from engine_ctl.state.store import Run
 from engine_ctl.tune.progress import ProgressReader
 from tests.standin.observed import Written, recorded_log
@@ -48,6 +50,25 @@ def test_phases_come_in_order_however_the_log_is_cut(written: Written) -> None:
         assert follower.start.timeline.ready_seen
         assert Phase.MAPPING in {mark.phase for mark in follower.start.timeline.marks()}
         assert follower.start.weights.result()[0] is Verdict.MAPPED
+
+
+def test_who_waits_for_a_start_is_not_held_up_by_a_log_that_grows_faster_than_it_is_read(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = written.run("chat")
+    log, _ = recorded_log(f"{H200}/11_ipc")
+    log = log[: log.index(b"Application startup complete.") + 30]
+    step = len(log) // 8 + 1
+    monkeypatch.setattr(watching, "_CHUNK", step)
+    written.log(run, log)
+    watch, looks = StartWatch(run), 0
+    said = watch.news()
+    assert watch.phase is not Phase.READY, "it does not read on and on"
+    while watch.phase is not Phase.READY:
+        looks += 1
+        assert looks < 3
+        said += watch.news()
+    assert said[0] == "chat: importing" and "chat: mapping" in said and len(set(said)) == len(said)
 
 
 def ready_run(written: Written) -> tuple[Run, RunLog]:
