@@ -93,7 +93,7 @@ def add(spec: str, name: str | None, as_json: bool) -> None:
 def list_(as_json: bool) -> None:
     """Known runtimes, and what could be added."""
     from engine_ctl.runtimes import manage
-    from engine_ctl.runtimes.store import RuntimeStore, missing
+    from engine_ctl.runtimes.store import ADD, RuntimeStore, missing
 
     dirs = Dirs.from_env()
     store = RuntimeStore(dirs)
@@ -123,7 +123,7 @@ def list_(as_json: bool) -> None:
         ]
         print(table(rows_, ("runtime", "vllm", "platform", "whose", "state")))
     else:
-        print("no runtime yet; add one with: stoker runtime add PYTHON|vllm==VERSION|cpu")
+        print(f"no runtime yet; {ADD}")
     for problem in problems:
         print(f"damaged: {problem}", file=sys.stderr)
     for name in unfinished:

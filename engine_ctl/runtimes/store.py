@@ -20,6 +20,10 @@ from engine_ctl.errors import NotFound, Usage
 from engine_ctl.paths import Dirs
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}")
+ADD = (
+    "run: stoker runtime add cpu, or with vllm==VERSION (for GPUs), or with the Python of a vLLM "
+    "that you have"
+)
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +108,7 @@ class RuntimeStore:
         if record is None and path.exists():
             raise CorruptRecord(f"{path} is empty; move it away to go on")
         if record is None:
-            known = ", ".join(self.names()) or "none yet; run: stoker runtime add cpu"
+            known = ", ".join(self.names()) or f"none yet; {ADD}"
             raise NotFound(f"there is no runtime {name!r} (known: {known})")
         return record
 
@@ -162,7 +166,7 @@ def choose(runtimes: list[Runtime], wanted: str | None) -> Runtime:
             f"no runtime fits {wanted!r} (known: {known}); add one with: stoker runtime add"
         )
     if not runtimes:
-        raise NotFound("there is no vLLM runtime yet; run: stoker runtime add cpu")
+        raise NotFound(f"there is no vLLM runtime yet; {ADD}")
     return sorted(runtimes, key=_rank)[-1]
 
 
