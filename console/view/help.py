@@ -15,7 +15,7 @@ SIGNS = (
     ("z", "info", "sleeping: weights off the GPU, port open"),
     ("○", "muted", "stopped"),
     ("✗", "error", "failed, or lost without a record"),
-    ("⚠", "warn", "orphaned: the supervisor is gone, the engine lives; or an alarm"),
+    ("⚠", "warn", "unhealthy: /health fails; or orphaned: no supervisor; or an alarm"),
     ("*", "warn", "after a profile's name: its file changed since the start"),
     ("!", "error", "after a profile's name: its file cannot be read now"),
     ("▪", "accent", "in the list of profiles: units that are made of it"),

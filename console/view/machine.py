@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from console import actions
 from console.view import numbers as n
+from console.view import units
 from console.view.bars import Part, stacked
 from console.view.spans import Line, Span, clean, clip_line, fold, line, pad, spread, width
 from engine_ctl.model import STARTING, Alert, GpuView, Holder, HostView, Phase, Snapshot
@@ -16,6 +17,7 @@ _STATES = (
     ("◐", "starting", "accent", STARTING),
     ("◑", "stopping", "warn", (Phase.DRAINING, Phase.STOPPING)),
     ("✗", "failed", "error", (Phase.FAILED, Phase.LOST)),
+    ("⚠", "unhealthy", "error", ()),
     ("⚠", "orphaned", "warn", (Phase.ORPHANED,)),
 )
 _PROBLEM_ROWS = 3
@@ -53,8 +55,10 @@ def _counts(snapshot: Snapshot, cells: int) -> list[Span]:
     if len(snapshot.units) < 2:
         return []
     spans: list[Span] = []
+    unwell = [unit for unit in snapshot.units if units.unwell(unit)]
     for sign, word, style, phases in _STATES:
-        number = sum(1 for unit in snapshot.units if unit.phase in phases)
+        number = sum(1 for unit in snapshot.units if unit.phase in phases and unit not in unwell)
+        number = len(unwell) if word == "unhealthy" else number
         if number:
             text = f"{number} {word}  " if cells >= 110 else f"{sign} {number}  "
             spans.append(Span(text, style))

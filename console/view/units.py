@@ -124,11 +124,19 @@ def sign_of(unit: UnitView) -> tuple[str, str]:
     """The sign before a name and its style; there is a word beside it always."""
     if _preparing(unit):
         return "◐", "accent"
+    if unwell(unit):
+        return "⚠", "error"
     if unit.phase is None:
         return "○", "muted"
     if unit.phase in STARTING:
         return "◐", "accent"
     return SIGNS[unit.phase]
+
+
+def unwell(unit: UnitView) -> bool:
+    """It serves by all that is known of its start, but /health says that it cannot."""
+    there = unit.phase is Phase.READY and unit.kind is Kind.ENGINE
+    return there and unit.load is not None and unit.load.healthy is False
 
 
 def _preparing(unit: UnitView) -> bool:
@@ -143,7 +151,7 @@ def phase_words(unit: UnitView, cells: int = 80) -> Span:
         return Span("preparing", "accent")
     if unit.phase is None or unit.phase is Phase.EXITED:
         return Span("stopped", "muted")
-    text = str(unit.phase)
+    text = "unhealthy" if unwell(unit) else str(unit.phase)
     if unit.progress and unit.kind is Kind.BENCH:
         text = clean(unit.progress.label)
     if unit.progress and (unit.progress.done or unit.progress.total):
@@ -279,7 +287,8 @@ def beneath(unit: UnitView, cells: int) -> list[Line]:
         found.append(line(Span(f"* changed on disk since the start: {keys}", "muted")))
     in_row = unit.phase in _NOTE_IN_ROW or unit.note in set(Phase)
     if unit.note and unit.kind is Kind.ENGINE and not in_row:
-        style = "accent" if unit.doing else "muted" if unit.phase is Phase.READY else ""
+        style = "muted" if unit.phase is Phase.READY else ""
+        style = "accent" if unit.doing else "error" if unwell(unit) else style
         found.append(line(Span(clean(unit.note), style)))
     goes_on = len(told) > 1
     elbows = [

@@ -493,6 +493,19 @@ def test_what_is_wrong_with_stoker_itself_is_read_whole() -> None:
     assert "denied" in " ".join(lines) and all(cell_len(text) <= 60 for text in lines)
 
 
+def test_an_engine_whose_health_fails_is_not_shown_as_ready() -> None:
+    first, *rest = fakes.gpu_units()
+    note = "/health fails: the engine core is likely dead"
+    sick = replace(first, load=replace(fakes.load(), healthy=False), note=note)
+    columns = units.columns_for((sick,), 120)
+    (item,) = units.items((sick,), columns, 120)
+    row, told = (spans.plain(line) for line in item.lines)
+    assert "⚠ chat-8b" in row and "unhealthy" in row and "ready" not in row and note in told
+    assert item.lines[1][1].style == "error"
+    header = spans.plain(machine.header(fakes.gpu_snapshot(units=(sick, *rest)), 140))
+    assert "3 ready" in header and "1 unhealthy" in header
+
+
 def test_what_to_do_about_a_failure_is_on_the_deck_whole() -> None:
     failed = fakes.gpu_units()[3]
     for cells in (80, 120):
