@@ -76,7 +76,11 @@ class TuneScreen(DetailScreen):
         self.again()
 
     def offers(self, entry: actions.Action) -> bool:
-        return self.answer is not None
+        if self.answer is None:
+            return False
+        if entry.id == "tune_chart":
+            return bool(self.charts()) and self.size.height >= CHART_LINES
+        return entry.id != "tune_save_best" or self.answer.best is not None
 
     # Charts
 
@@ -91,6 +95,10 @@ class TuneScreen(DetailScreen):
 
     def action_chart(self) -> None:
         """The next chart; after the last one, none."""
+        if not self.charts():
+            self.stoker.say("Nothing to draw yet: a chart takes two points.", "warn")
+        elif self.size.height < CHART_LINES:
+            self.stoker.say(f"A chart takes a terminal of {CHART_LINES} lines.", "warn")
         self.chart = (self.chart + 1) % (len(self.charts()) + 1)
         self.again()
 

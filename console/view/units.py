@@ -62,8 +62,14 @@ _KINDS = (Kind.ENGINE, Kind.FRONT, Kind.BENCH, Kind.PRELOAD, Kind.STANDBY)
 
 
 def ordered(units: Sequence[UnitView]) -> tuple[UnitView, ...]:
-    """Engines first, then daemons and standbys; the snapshot's order within each kind."""
-    return tuple(sorted(units, key=lambda unit: _KINDS.index(unit.kind)))
+    """Engines first, then daemons and standbys; the snapshot's order within each kind. A bench that
+    ended as it should is no row any more: its figures are with the engine that it measured."""
+    there = [unit for unit in units if not _measured(unit)]
+    return tuple(sorted(there, key=lambda unit: _KINDS.index(unit.kind)))
+
+
+def _measured(unit: UnitView) -> bool:
+    return unit.kind is Kind.BENCH and unit.phase in (None, Phase.EXITED) and not unit.doing
 
 
 def columns_for(units: Sequence[UnitView], cells: int, unit_cells: int = 12) -> tuple[Column, ...]:

@@ -138,6 +138,30 @@ async def test_the_best_point_is_saved_and_a_report_written(until: Any) -> None:
         assert ("tune_report", "chat-8b", "/tmp/r.html") in ops.calls
 
 
+async def test_keys_that_would_do_nothing_are_not_offered(until: Any) -> None:
+    ops = answers.ops()
+    found = comparison()
+    ops.answers["tuning"] = replace(found, rows=found.rows[:1])
+    app = make(ops=ops, select="chat-8b")
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("t")
+        await until(pilot, lambda: "max_num_seqs" in painted(app))
+        title = app.shown_screen.lines("log-title").text[0]
+        assert "c chart" not in title and "X export" in title
+        await pilot.press("c")
+        await until(pilot, lambda: "a chart takes two points" in painted(app))
+    ops.answers["tuning"] = comparison()
+    app = make(ops=ops, select="chat-8b")
+    async with app.run_test(size=(140, 24)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        await pilot.press("t")
+        await until(pilot, lambda: "max_num_seqs" in painted(app))
+        assert "B save best" in app.shown_screen.lines("log-title").text[0]
+        await pilot.press("c")
+        await until(pilot, lambda: "A chart takes a terminal of" in painted(app))
+
+
 async def test_there_may_be_no_best_point(until: Any) -> None:
     ops = answers.ops()
     ops.answers["tuning"] = None

@@ -506,6 +506,15 @@ def test_an_engine_whose_health_fails_is_not_shown_as_ready() -> None:
     assert "3 ready" in header and "1 unhealthy" in header
 
 
+def test_a_bench_is_a_row_until_it_is_over() -> None:
+    def listed(phase: Phase | None) -> list[str]:
+        bench = UnitView("bench-chat", Kind.BENCH, "chat", phase)
+        return [unit.unit for unit in units.ordered((bench, *fakes.gpu_units()))]
+
+    assert "bench-chat" not in listed(Phase.EXITED) and "bench-chat" not in listed(None)
+    assert "bench-chat" in listed(Phase.READY) and "bench-chat" in listed(Phase.FAILED)
+
+
 def test_what_to_do_about_a_failure_is_on_the_deck_whole() -> None:
     failed = fakes.gpu_units()[3]
     for cells in (80, 120):
