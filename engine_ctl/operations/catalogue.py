@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from engine_ctl.operations.planning import added_words
 from engine_ctl.operations.runs import run_of
 from engine_ctl.runtimes.store import Runtime, choose
 from profiles import diff as difference
+from profiles.costs import NEW_RUNTIME
 from profiles.effective import Effective
 from profiles.effective import effective as effective_of
 from profiles.importing import document
@@ -123,8 +124,31 @@ def side(ctx: Context, name: str) -> Profile:
 
 
 def diff(ctx: Context, old: str, new: str) -> tuple[ChangeView, ...]:
-    before, after = side(ctx, old), side(ctx, new)
-    return changes(before, after, None)
+    found = changes(side(ctx, old), side(ctx, new), None)
+    return with_installations(found, _installation(ctx, old), _installation(ctx, new))
+
+
+def _installation(ctx: Context, name: str) -> str | None:
+    """The runtime that a side of a difference runs on, or would."""
+    if name.startswith("unit:"):
+        return run_of(ctx, name.removeprefix("unit:")).spec().runtime
+    runtime = runtime_of(ctx, ctx.profiles.load(name))
+    return runtime.name if runtime is not None else None
+
+
+def with_installations(
+    found: tuple[ChangeView, ...], before: str | None, after: str | None
+) -> tuple[ChangeView, ...]:
+    """The changes with what becomes of the runtime: a profile that names none may run on the same
+    one as before, or on one that was added since."""
+    if before is None or after is None:
+        return found
+    others = tuple(change for change in found if change.key != "runtime")
+    named = tuple(change for change in found if change.key == "runtime")
+    if before != after:
+        return (named or (ChangeView("runtime", before, after, NEW_RUNTIME),)) + others
+    note = f"{after} for both"
+    return others + tuple(replace(change, cost="unchanged", note=note) for change in named)
 
 
 def changes(

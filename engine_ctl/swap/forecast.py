@@ -83,6 +83,9 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
     if prepared is not None and prepared.check is not None:
         warnings += prepared.check.warnings
     changes = catalogue.changes(before, resolved.profile, None) if before else ()
+    if live is not None and prepared is not None:
+        running_on = live.spec().runtime
+        changes = catalogue.with_installations(changes, running_on, prepared.runtime.name)
     needs: tuple[MemoryNeed, ...] = ()
     caches = Caches()
     before_it = Past(ctx, unit)

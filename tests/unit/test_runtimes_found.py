@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine_ctl.answers import ChangeView
 from engine_ctl.errors import Failed, NotFound, Usage
+from engine_ctl.operations import catalogue
 from engine_ctl.operations.context import Context
 from engine_ctl.paths import Dirs
 from engine_ctl.runtimes import detect, install, manage
@@ -177,3 +179,16 @@ def test_an_installation_is_named_by_any_part_of_it(
     monkeypatch.setattr(manage, "add_interpreter", lambda _, python, *rest: asked.append(python))
     manage.add(dirs, given.format(env=env), lambda *_: None)
     assert asked == [f"{env}/bin/python"]
+
+
+def test_a_difference_tells_what_becomes_of_the_runtime() -> None:
+    named = ChangeView("runtime", "–", "cpu-0.32.0", "new runtime")
+    other = ChangeView("args.max_num_seqs", "8", "16", "restart")
+    same = catalogue.with_installations((named, other), "cpu-0.32.0", "cpu-0.32.0")
+    assert [(change.key, change.cost) for change in same] == [
+        ("args.max_num_seqs", "restart"),
+        ("runtime", "unchanged"),
+    ]
+    moved = catalogue.with_installations((other,), "vllm-0.32.0", "vllm-0.33.0")
+    assert moved == (ChangeView("runtime", "vllm-0.32.0", "vllm-0.33.0", "new runtime"), other)
+    assert catalogue.with_installations((named, other), None, "cpu-0.32.0") == (named, other)
