@@ -77,11 +77,12 @@ def forecast(ctx: Context, unit: str, profile: str | None = None) -> ForecastVie
         said = f"{finding.message} ({finding.place or finding.key})"
         if finding.severity == "error" and (prepared is None or prepared.check is None):
             errors.append(said)
-        elif finding.severity == "fail" and not errors:
+        elif finding.severity == "fail":
             # vLLM was asked for its configuration only: not what servers and workers then refuse.
             warnings.append(f"{said}; instead: {finding.instead}")
     if prepared is not None and prepared.check is not None:
-        warnings += prepared.check.warnings
+        # How often the hub was asked in vain says nothing beside that it could not be reached.
+        warnings += [w for w in prepared.check.warnings if not w.startswith("Retrying in ")]
     changes = catalogue.changes(before, resolved.profile, None) if before else ()
     if live is not None and prepared is not None:
         running_on = live.spec().runtime
