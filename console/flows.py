@@ -51,6 +51,8 @@ class Flows:
             if why is not None:
                 self.app.say(f"{unit.unit}: {why}.", "warn")
                 return
+            if target == unit.unit:
+                self._select(target)
             if entry.group == "Live":
                 self.live.perform(id, unit)
                 return
@@ -62,6 +64,16 @@ class Flows:
             method(unit, target)
             return
         self.open(id)
+
+    def _select(self, unit: str) -> None:
+        """What is opened for a unit is about the selected one: a click names another."""
+        deck = self.app.deck
+        if deck.selected == unit:
+            return
+        if unit not in deck.lines("units").keys and deck.word:
+            deck.word = ""
+            deck.again()
+        deck.lines("units").select(unit)
 
     def _nothing_selected(self) -> str:
         there = self.app.snapshot is not None and self.app.snapshot.units

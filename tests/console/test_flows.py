@@ -238,6 +238,24 @@ async def test_new_makes_a_unit_from_a_profile(until: Any) -> None:
         await until(pilot, lambda: asked(ops, "create") == [("create", "fast-iteration")])
 
 
+@pytest.mark.parametrize("word", ["", "long"])
+async def test_a_click_on_a_key_is_about_the_unit_that_it_stands_by(word: str, until: Any) -> None:
+    app = make()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await until(pilot, lambda: app.selected_unit is not None)
+        assert app.selected_unit and app.selected_unit.unit == "chat-8b"
+        table = app.deck.lines("units")
+        row = next(y for y, text in enumerate(table.text) if "[y] why" in text)
+        if word:  # the word of a filter that hides it
+            app.deck.word = "chat"
+            app.deck.again()
+            app.flows.perform("why", "long-ctx")
+        else:
+            await pilot.click("#units", offset=(table.text[row].index("[y]") + 1, row))
+        await until(pilot, lambda: "gpu_memory_utilization  0.95 → 0.93" in painted(app))
+        assert app.selected_unit and app.selected_unit.unit == "long-ctx"
+
+
 async def test_a_new_unit_is_selected_for_the_key_that_starts_it(until: Any) -> None:
     ops = answers.ops()
     ops.answers["create"] = "fast"
