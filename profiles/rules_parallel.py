@@ -61,6 +61,12 @@ def _headless_servers(view: View) -> Iterator[Hit]:
         yield "args.data_parallel_hybrid_lb", "true"
 
 
+def _silent_node(view: View) -> Iterator[Hit]:
+    level = (view.env_text("VLLM_LOGGING_LEVEL") or "").upper()
+    if view.args.get("headless") is True and level in ("WARNING", "ERROR", "CRITICAL"):
+        yield "env.VLLM_LOGGING_LEVEL", level
+
+
 def _hybrid_without_local(view: View) -> Iterator[Hit]:
     hybrid = view.args.get("data_parallel_hybrid_lb") is True
     local = view.given("data_parallel_size_local") or _size(view, "nnodes") > 1
@@ -126,6 +132,15 @@ RULES = (
         effect="the start fails",
         instead="leave it out here, and set it where the API is served",
         source="vllm/entrypoints/cli/serve.py",
+    ),
+    Rule(
+        id="silent-headless-node",
+        severity=NOTE,
+        when=_silent_node,
+        what="a headless node says in its log that it is ready, which the level {detail} hides",
+        effect="Stoker never calls it ready",
+        instead="VLLM_LOGGING_LEVEL: INFO",
+        source="vllm/v1/engine/core.py",
     ),
     Rule(
         id="hybrid-without-local",

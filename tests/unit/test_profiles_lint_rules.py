@@ -388,6 +388,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case({"headless": True, "api_server_count": 2}),
         Case({"headless": True, "api_server_count": 0}),
     ),
+    "silent-headless-node": (
+        Case({"headless": True}, {"VLLM_LOGGING_LEVEL": "warning"}),
+        Case({"headless": True}, {"VLLM_LOGGING_LEVEL": "DEBUG"}),
+    ),
     "hybrid-without-local": (
         Case({"data_parallel_hybrid_lb": True, "data_parallel_size": 4}),
         Case({"data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}),
