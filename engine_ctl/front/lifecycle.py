@@ -6,8 +6,10 @@ the address that clients use, the front's, in `public_host` and `public_port`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.front import status
 from engine_ctl.front.settings import FrontSettings, load
 from engine_ctl.model import Kind
+from engine_ctl.paths import Dirs
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
 from engine_ctl.supervise import liveness
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 SUFFIX = "-front"
 LOOPBACK = "127.0.0.1"
-FIRST_PRIVATE_PORT = 18000
+_PRIVATE_PORTS = range(18_000, 28_000, 10)
 READY_TIMEOUT_S = 30.0
 STOP = Stop(ask_s=8.0, ask_again_s=2.0, kill_s=2.0)
 RESTART = Restart(policy="on-failure", max=20, backoff_s=0.1, backoff_max_s=5.0, reset_s=60.0)
@@ -44,6 +47,13 @@ NOT_BEHIND = ("ssl_keyfile", "ssl_certfile", "uds", "headless", "grpc")
 
 def front_unit(unit: str) -> str:
     return f"{unit}{SUFFIX}"
+
+
+def first_private_port(dirs: Dirs) -> int:
+    """From where a free port for an engine behind a front is looked for. Another one for each state
+    directory: seconds go by until an engine binds its port, in which another Stoker finds it free.
+    """
+    return _PRIVATE_PORTS[zlib.crc32(os.fsencode(dirs.state)) % len(_PRIVATE_PORTS)]
 
 
 def front_problem(profile: Profile) -> str | None:

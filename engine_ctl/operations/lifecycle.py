@@ -129,7 +129,7 @@ def behind_front(
         return public
     refuse_if([fronts.front_problem(profile)])
     taken = _claimed(ctx, unit) | {public.port} | avoid
-    port = ports.first_free(fronts.LOOPBACK, fronts.FIRST_PRIVATE_PORT, taken)
+    port = ports.first_free(fronts.LOOPBACK, fronts.first_private_port(ctx.dirs), taken)
     return Endpoint(fronts.LOOPBACK, port, public.host, public.port)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine_ctl.errors import Usage
-from engine_ctl.front.lifecycle import front_problem, port_note
+from engine_ctl.front.lifecycle import first_private_port, front_problem, port_note
 from engine_ctl.front.settings import FrontSettings, parse
 from engine_ctl.front.sight import Decision, Sight, Watch, Way, decide, read
 from engine_ctl.front.status import FrontStatus, is_drained
@@ -15,6 +15,7 @@ from engine_ctl.model import Kind
 from engine_ctl.state.records import RunSpec
 from engine_ctl.swap.journal import Outcome
 from profiles.model import Profile
+from tests.standin.rig import dirs_in
 from tests.unit.front_rig import UnitFiles
 
 SERVES = Sight(desired="running", run="u/1", host="127.0.0.1", port=18000, ready=True)
@@ -135,3 +136,9 @@ def test_the_port_note_says_what_clients_meet() -> None:
     assert "from the front to the engine" in port_note(spec(18000, 8000), spec(8000))
     assert "from the engine to a front" in port_note(spec(8000), spec(18000, 8000))
     assert "find nobody" in port_note(spec(8000), spec(8001))
+
+
+def test_state_directories_look_for_private_ports_at_different_places() -> None:
+    ports = [first_private_port(dirs_in(Path(f"/home/user{n}"))) for n in range(20)]
+    assert len(set(ports)) > 15 and all(18_000 <= port < 28_000 for port in ports)
+    assert first_private_port(dirs_in(Path("/home/user0"))) == ports[0]
