@@ -18,7 +18,10 @@ STORE = ProfileStore(Path("/nonexistent"))
 ENV = {"TEXT_WATERMARK_KEY": "42", "HEAD_ADDRESS": "10.0.0.1"}
 EXPECTED = {
     "chat",
+    "data-parallel",
+    "decode",
     "demo",
+    "embedding",
     "fast-iteration",
     "fp8",
     "hisparse",
@@ -30,6 +33,7 @@ EXPECTED = {
     "multi-node-worker",
     "multimodal",
     "nvfp4",
+    "prefill",
     "spec-draft",
     "spec-eagle3",
     "spec-mtp",
