@@ -106,11 +106,14 @@ def refusal(entry: Action, unit: UnitView) -> str | None:
 
 
 def _first(entry: Action, unit: UnitView) -> str:
-    """What makes the action possible, where a key does."""
+    """What makes the action possible, where a key does, or that time does."""
+    when_ready = entry.allowed(replace(unit, phase=Phase.READY))
     if stopped(unit):
-        return "; start it first: s" if entry.allowed(replace(unit, phase=Phase.READY)) else ""
+        return "; start it first: s" if when_ready else ""
     if entry.id == "start":
         return "; restart it: r"
+    if when_ready:
+        return "; it will be when it is ready" if unit.phase in STARTING else ""
     ended = replace(unit, phase=Phase.EXITED)
     return "; stop it first: x" if entry.allowed(ended) else ""
 

@@ -110,6 +110,21 @@ def test_live_changes_need_an_engine_that_can_and_that_serves() -> None:
     assert actions.refusal(actions.action("sleep"), daemon) == "sleep is not for a preload"
 
 
+@pytest.mark.parametrize(
+    ("phase", "id", "way"),
+    [
+        (Phase.IMPORTING, "kernels", "it will be when it is ready"),
+        (Phase.LOADING, "bench", "it will be when it is ready"),
+        (Phase.LOADING, "remove", "stop it first: x"),
+        (Phase.READY, "remove", "stop it first: x"),
+        (Phase.READY, "start", "restart it: r"),
+        (Phase.EXITED, "bench", "start it first: s"),
+    ],
+)
+def test_a_refusal_names_the_way(phase: Phase, id: str, way: str) -> None:
+    assert (actions.refusal(actions.action(id), unit(phase)) or "").endswith("; " + way)
+
+
 def test_every_refusal_is_words_and_nothing_allowed_is_refused() -> None:
     for kind in Kind:
         for phase in (None, *Phase):
