@@ -377,8 +377,16 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
         fronts.stop(ctx, unit, "its unit was stopped")
         if problem:
             ctx.store.wish_stopped(unit)
+    unreached = _unreached(ctx, run)
+    if unreached:
+        tell(f"{unit}: {unreached} is reached no more; to go on: stoker restart {unreached}")
     if result.how != "already":
-        ctx.event(unit, f"stopped {run.id} ({result.how}, {result.seconds:.1f} s)")
+        after = f"; {unreached} is reached no more" if unreached else ""
+        ctx.event(
+            unit,
+            f"stopped {run.id} ({result.how}, {result.seconds:.1f} s){after}",
+            "warning" if unreached else "info",
+        )
     return {
         "unit": unit,
         "run": run.id,
@@ -386,6 +394,16 @@ def stop(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]
         "seconds": result.seconds,
         "swept": list(result.swept),
     }
+
+
+def _unreached(ctx: Context, front: Run) -> str | None:
+    """The unit whose engine lives on behind a front that was stopped; None for other runs."""
+    of = front.unit.removesuffix(fronts.SUFFIX)
+    with suppress(StokerError):
+        if front.spec().kind is Kind.FRONT and ctx.store.exists(of):
+            engine = ctx.store.current(of)
+            return of if engine is not None and is_live(engine) else None
+    return None
 
 
 def _give_up_swap(ctx: Context, unit: str, why: str) -> None:

@@ -184,6 +184,9 @@ def test_the_port_moves_between_front_and_engine(here: World, unit: str) -> None
 
 def test_stop_ends_the_front_and_start_brings_it_back(here: World, unit: str) -> None:
     port = port_of(here, unit)
+    told: list[str] = []
+    lifecycle.stop(here.ctx, f"{unit}-front", told.append)
+    assert here.live_runs(unit) and told[-1].endswith(f"to go on: stoker restart {unit}")
     lifecycle.stop(here.ctx, unit)
     assert here.live_runs(unit) == [] and here.live_runs(f"{unit}-front") == []
     run = lifecycle.start(here.ctx, unit)
