@@ -15,7 +15,6 @@ from engine_ctl.errors import Failed
 from engine_ctl.logs.verdict import verdict_of
 from engine_ctl.model import Verdict
 from engine_ctl.operations import lifecycle, swapping, weights_ready
-from engine_ctl.operations.load import running_requests
 from engine_ctl.operations.weights import preload_stop
 from engine_ctl.state.store import Run
 from engine_ctl.swap import journal
@@ -146,12 +145,12 @@ def test_a_request_in_flight_is_finished_first(here: World) -> None:
     here.profile("drains", stop={"drain_s": 100, "ask_s": 60})
     unit = serve(here, "drains")
     run = here.current(unit)
-    port, texts = port_of(here, unit), []
+    port, texts, begun = port_of(here, unit), [], threading.Event()
     asker = threading.Thread(
-        target=lambda: texts.append(complete(port, str(here.model), 400, 120.0))
+        target=lambda: texts.append(complete(port, str(here.model), 400, 120.0, begun))
     )
     asker.start()
-    until(lambda: (running_requests(run) or 0) > 0)
+    until(lambda: begun.is_set() or not asker.is_alive())
     done = swapping.swap_to(here.ctx, unit, "two", quiet)
     asker.join(120)
     assert texts == [complete(port, str(here.model), 400, 120.0)]

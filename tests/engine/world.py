@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -155,9 +156,16 @@ def free_port() -> int:
         return port
 
 
-def complete(port: int, model: str, tokens: int = 4, timeout: float = 120.0) -> str:
+def complete(
+    port: int,
+    model: str,
+    tokens: int = 4,
+    timeout: float = 120.0,
+    begun: threading.Event | None = None,
+) -> str:
     """One greedy completion by HTTP, as a client would: its number of tokens and its text (random
-    weights may say half a character, which is no text)."""
+    weights may say half a character, which is no text). `begun` is set at the first token, with
+    all others still to come."""
     body = {
         "model": model,
         "prompt": "An engine",
@@ -165,16 +173,28 @@ def complete(port: int, model: str, tokens: int = 4, timeout: float = 120.0) -> 
         "temperature": 0,
         "ignore_eos": True,
         "skip_special_tokens": False,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
+    text, counted = "", None
     with urllib.request.urlopen(request, timeout=timeout) as reply:
-        answer = json.load(reply)
-    assert answer["usage"]["completion_tokens"] == tokens
-    return f"{tokens} tokens: {answer['choices'][0]['text']!r}"
+        for line in reply:
+            data = line.removeprefix(b"data: ").strip()
+            if not data or data == b"[DONE]":
+                continue
+            answer = json.loads(data)
+            counted = answer.get("usage") or counted
+            for choice in answer["choices"]:
+                text += choice["text"]
+                if begun is not None:
+                    begun.set()
+    assert counted is not None and counted["completion_tokens"] == tokens
+    return f"{tokens} tokens: {text!r}"
 
 
 @contextlib.contextmanager
