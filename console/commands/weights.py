@@ -193,6 +193,8 @@ def release(unit: str, yes: bool, as_json: bool) -> None:
     confirm(f"release the weights of {unit}? the next start loads from disk", yes)
     done = preload_release(ctx, unit)
     _report(as_json, {"unit": unit, "states": [d.state for d in done]})
+    if not as_json:
+        print(f"{unit}: the daemon holds no weights now; again: stoker preload reload {unit}")
 
 
 def _report(as_json: bool, document: dict[str, Any]) -> None:

@@ -147,6 +147,13 @@ def say_begun(ctx: Context, run: Run, what: str, tell: Tell) -> None:
     tell(f"{run.unit}: run {run.number}, {what}")
 
 
+def _await(ctx: Context, run: Run, tell: Tell) -> None:
+    wait_ready(ctx, run, tell)
+    ready = run.ready()
+    if ready is not None:
+        tell(f"{run.unit}: ready in {ready.seconds:.1f} s")
+
+
 def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bool = False) -> Run:
     """Start the daemon that keeps the unit's weights. Raises Busy when somebody holds them."""
     asked, runtime = asked_of(ctx, unit)
@@ -155,7 +162,7 @@ def preload_start(ctx: Context, unit: str, tell: Tell = lambda _: None, wait: bo
     prune(ctx)
     say_begun(ctx, run, f"loading {asked.profile.model}", tell)
     if wait:
-        wait_ready(ctx, run, tell)
+        _await(ctx, run, tell)
     return run
 
 
@@ -185,7 +192,7 @@ def preload_reload(
     prune(ctx)
     tell(f"{asked.unit}: run {run.number}, loading {asked.profile.model}")
     if wait:
-        wait_ready(ctx, run, tell)
+        _await(ctx, run, tell)
     return run
 
 
