@@ -48,6 +48,7 @@ def interrupt(
     ctx.event(unit, f"interrupted to be stopped: {what}", "warning")
     for word in (signal.SIGINT, signal.SIGTERM):
         identity.send_signal(found.who, word)
+        identity.send_signal(found.who, signal.SIGCONT)  # ^Z may have suspended it
         if identity.wait_gone(found.who, patience_s):
             return
     raise Busy(f"unit {unit} is busy: {what} does not end; try again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,9 +64,15 @@ def swapping(here: Serving) -> Iterator[subprocess.Popen[bytes]]:
         command.wait()
 
 
+@pytest.mark.parametrize("suspended", [False, True])
 def test_a_stop_interrupts_a_swap_that_waits(
-    here: Serving, swapping: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+    here: Serving,
+    swapping: subprocess.Popen[bytes],
+    capsys: pytest.CaptureFixture[str],
+    suspended: bool,
 ) -> None:
+    if suspended:
+        swapping.send_signal(signal.SIGSTOP)
     found = here.ctx.store.holder("u")
     assert found is not None and found.who.pid == swapping.pid
     assert found.command == "stoker swap u never"
