@@ -22,23 +22,19 @@ from profiles.argv import environment, expanded
 from profiles.model import Profile, plain
 from profiles.rules import as_map
 
-# connector -> (variable of its first port, its default)
-_HANDSHAKES = {
-    "NixlConnector": ("VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
-    "NixlPullConnector": ("VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
-    "NixlPushConnector": ("VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
-    "MooncakeConnector": ("VLLM_MOONCAKE_BOOTSTRAP_PORT", 8998),
-}
-_EVENTS = 5557
-_TCP_PORT = re.compile(r"tcp://.*:(\d+)$")
+_NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
+_EVENTS = "tcp://*:5557"
+_TCP = re.compile(r"tcp://\[?(.*?)\]?:(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
 class SidePort:
-    """`key` is what of the profile sets it: an argument or a variable."""
+    """`key` is what of the profile sets it: an argument or a variable. `host`: the address that it
+    is bound on, empty for all."""
 
     port: int
     key: str
+    host: str = ""
 
 
 def side_ports(
@@ -58,26 +54,37 @@ def _side_ports(
     rank = _number(args, "data_parallel_rank", _number(args, "data_parallel_start_rank", 0))
     nodes, node = _number(args, "nnodes", 1), _number(args, "node_rank", 0)
     headless = args.get("headless") is True
+    ray = args.get("data_parallel_backend") == "ray"
     first = rank == 0 and node == 0 and not headless
-    if replicas > 1 and first and (external or local < replicas):
+    if replicas > 1 and first and not ray and (external or local < replicas):
         yield SidePort(_number(args, "data_parallel_rpc_port", 29550), "data_parallel_rpc_port")
     if nodes > 1 and first:
         yield SidePort(_number(args, "master_port", 29501), "master_port")
     ranks = range(rank, rank + (1 if external else local))
-    for connector in _connectors(as_map(args.get("kv_transfer_config"))):
-        if connector in _HANDSHAKES:
-            name, default = _HANDSHAKES[connector]
-            start = _of_text(env.get(name, ""), default)
-            # Nixl's has one for each replica, Mooncake's one for the first.
-            for index in ranks if connector.startswith("Nixl") else ranks[:1]:
-                yield SidePort(start + index, name)
+    # Behind balancers of their own the replicas of each node have a bootstrap server, else all one.
+    apart = external or args.get("data_parallel_hybrid_lb") is True
+    apart = apart or ("data_parallel_start_rank" in args and not headless)
+    for config in _connectors(as_map(args.get("kv_transfer_config"))):
+        if config.get("kv_connector") in _NIXL:
+            name = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+            start = _of_text(env.get(name, ""), 5600)
+            host = env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost")
+            for index in ranks:
+                yield SidePort(start + index, name, host)
+        elif _bootstraps(config) and node == 0 and (apart or rank == 0):
+            name = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
+            yield SidePort(_of_text(env.get(name, ""), 8998), name)
     events = as_map(args.get("kv_events_config"))
     if events.get("enable_kv_cache_events") is True and events.get("publisher") != "null":
-        for key, usual in (("endpoint", f"tcp://*:{_EVENTS}"), ("replay_endpoint", "")):
-            found = _TCP_PORT.fullmatch(str(events.get(key) or usual))
-            if found is not None and int(found[1]):
+        for key, usual in (("endpoint", _EVENTS), ("replay_endpoint", "")):
+            endpoint = str(events.get(key) or usual)
+            found = _TCP.fullmatch(endpoint)
+            # An endpoint with a host is one that the publisher connects to, where others listen.
+            bound = key == "replay_endpoint" or "*" in endpoint or "::" in endpoint
+            if found is not None and bound and int(found[2]):
                 for index in ranks:
-                    yield SidePort(int(found[1]) + index, f"kv_events_config.{key}")
+                    host = found[1].replace("*", "")
+                    yield SidePort(int(found[2]) + index, f"kv_events_config.{key}", host)
     if args.get("data_parallel_multi_port_external_lb") is True:
         key = "data_parallel_supervisor_port"
         yield SidePort(_number(args, key, 9256), key)
@@ -88,12 +95,22 @@ def _side_ports(
         yield SidePort(grpc, "grpc_port")
 
 
-def _connectors(config: Mapping[str, Any]) -> Iterator[str]:
-    """The connector, and those that a MultiConnector has."""
-    yield str(config.get("kv_connector"))
+def _connectors(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The connector's configuration, and those that a MultiConnector has."""
+    yield config
     inner = as_map(config.get("kv_connector_extra_config")).get("connectors")
     for each in inner if isinstance(inner, list) else ():
         yield from _connectors(as_map(each))
+
+
+def _bootstraps(config: Mapping[str, Any]) -> bool:
+    """Whether Mooncake's bootstrap server is part of it: where KV goes out, unless one elsewhere is
+    named."""
+    return (
+        config.get("kv_connector") == "MooncakeConnector"
+        and config.get("kv_role") != "kv_consumer"
+        and not as_map(config.get("kv_connector_extra_config")).get("bootstrap_server_address")
+    )
 
 
 def _number(args: Mapping[str, Any], name: str, default: int) -> int:
@@ -115,8 +132,7 @@ def side_port_problem(ctx: Context, profile: Profile, live: Run | None = None) -
     wanted = side_ports(plain(whole.args), {**os.environ, **values}, whole.port)
     mine = [pid for pid, run in owners(ctx.store).items() if run == live.id] if live else []
     for each in wanted:
-        # Bound on one address or on all of them: a look at who listens knows both.
-        pid = listener.stranger("", each.port, mine)
+        pid = listener.stranger(each.host, each.port, mine)
         if pid is not None:
             who = ports.owner_words(pid)
             return (

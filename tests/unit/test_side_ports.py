@@ -19,6 +19,7 @@ from tests.standin.rig import free_port
 from tests.standin.serving import Serving
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+MOONCAKE = {"kv_connector": "MooncakeConnector", "kv_role": "kv_producer"}
 EVENTS = {"enable_kv_cache_events": True}
 
 
@@ -68,8 +69,54 @@ def here() -> Iterator[Serving]:
             {},
             [5600],
         ),
-        ({"kv_transfer_config": {"kv_connector": "MooncakeConnector"}}, {}, [8998]),
+        ({"kv_transfer_config": MOONCAKE}, {}, [8998]),
+        ({"kv_transfer_config": MOONCAKE, "data_parallel_size": 2}, {}, [8998]),
+        (
+            {
+                "kv_transfer_config": MOONCAKE,
+                "data_parallel_size": 4,
+                "data_parallel_size_local": 2,
+                "data_parallel_start_rank": 2,
+                "headless": True,
+            },
+            {},
+            [],
+        ),
+        (
+            {"kv_transfer_config": MOONCAKE, "data_parallel_size": 4, "data_parallel_rank": 3},
+            {},
+            [8998],
+        ),
+        # The decode side asks for the KV and listens for nobody; both sides share a machine.
+        ({"kv_transfer_config": {**MOONCAKE, "kv_role": "kv_consumer"}}, {}, []),
+        (
+            {
+                "kv_transfer_config": {
+                    **MOONCAKE,
+                    "kv_connector_extra_config": {"bootstrap_server_address": "10.0.0.1:8998"},
+                }
+            },
+            {},
+            [],
+        ),
+        (
+            {
+                "data_parallel_size": 4,
+                "data_parallel_size_local": 2,
+                "data_parallel_backend": "ray",
+            },
+            {},
+            [],
+        ),
         ({"kv_events_config": EVENTS}, {}, [5557]),
+        # A publisher connects to an endpoint with a host: whoever reads the events listens there.
+        ({"kv_events_config": {**EVENTS, "endpoint": "tcp://localhost:5557"}}, {}, []),
+        ({"kv_events_config": {**EVENTS, "endpoint": "tcp://[::]:5560"}}, {}, [5560]),
+        (
+            {"kv_events_config": {**EVENTS, "replay_endpoint": "tcp://127.0.0.1:5558"}},
+            {},
+            [5557, 5558],
+        ),
         ({"kv_events_config": {**EVENTS, "endpoint": "tcp://*:0"}}, {}, []),
         ({"kv_events_config": {**EVENTS, "publisher": "null"}}, {}, []),
         ({"kv_events_config": {**EVENTS, "endpoint": "inproc://x"}}, {}, []),
