@@ -3,7 +3,8 @@ gone and nobody else maps it.
 
 vLLM's message queues and shared-memory collectives are files in /dev/shm. Whoever is SIGKILLed does
 not unlink them, and they keep host memory until the machine is restarted. Several API servers count
-in files of a temporary directory (prometheus_client's), which is left likewise.
+in files of a temporary directory (prometheus_client's), which is left likewise. An operator's own
+files in /dev/shm (weights, for quick starts) are only read, or lie in directories: never noted.
 
 Standard library only: runs under the shim's interpreter (Python 3.10 and newer)."""
 
@@ -20,8 +21,9 @@ _GONE = " (deleted)"
 _METRICS = ("counter", "gauge", "histogram", "summary")
 
 
-def mapped_by(pid: int) -> dict[str, int]:
-    """Such files that a process maps, as path → inode. Empty when it cannot be read.
+def mapped_by(pid: int, *, shared: bool = False) -> dict[str, int]:
+    """Such files that a process maps, as path → inode. Empty when it cannot be read. `shared`: only
+    those that it shares with others and may write to (shm_overview(7)).
 
     A semaphore is mapped under a name that it had for a moment (sem_open(3)): it is looked up."""
     found: dict[str, int] = {}
@@ -32,6 +34,8 @@ def mapped_by(pid: int) -> dict[str, int]:
                 # address perms offset device inode path (proc(5))
                 fields = line.rstrip("\n").split(None, 5)
                 if len(fields) == 6 and (fields[5].startswith(SHM) or _counts(fields[5])):
+                    if shared and not _is_shared(fields[1], fields[5]):
+                        continue
                     if fields[5].endswith(_GONE):
                         renamed.add(int(fields[4]))
                     else:
@@ -51,24 +55,32 @@ def remove_abandoned(noted: dict[str, int]) -> list[str]:
     left = {path: inode for path, inode in noted.items() if _is_ours(path, inode)}
     if not left:
         return []
+    used: set[str] = set()
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            for path in mapped_by(int(name)):
-                left.pop(path, None)
-    removed = [path for path in left if _unlink(path)]
+            used.update(mapped_by(int(name)))
+    removed = [path for path in left if path not in used and _unlink(path)]
     for directory in {os.path.dirname(path) for path in removed if _counts(path)}:
         try:
             for name in os.listdir(directory):
-                if _counts(f"{directory}/{name}"):  # made later
-                    _unlink(f"{directory}/{name}")
+                path = f"{directory}/{name}"
+                if _counts(path) and path not in used:  # made later
+                    _unlink(path)
             os.rmdir(directory)
         except OSError:
             pass
     return removed
 
 
+def _is_shared(permissions: str, path: str) -> bool:
+    writes = permissions.startswith("rw") and permissions.endswith("s")
+    return writes and (_counts(path) or "/" not in path.removeprefix(SHM))
+
+
 def _counts(path: str) -> bool:
     """Whether it is a process's file of metrics in a directory of tempfile's making."""
+    if not path.endswith(".db"):
+        return False
     directory, name = os.path.split(path)
     made = os.path.basename(directory)
     kind, _, rest = name.partition("_")
@@ -93,7 +105,7 @@ def remove_named(beginning: str) -> None:
 def note(into: dict[str, int], pids: Iterable[int]) -> None:
     """Add what the processes map now."""
     for pid in pids:
-        into.update(mapped_by(pid))
+        into.update(mapped_by(pid, shared=True))
 
 
 def _is_ours(path: str, inode: int) -> bool:

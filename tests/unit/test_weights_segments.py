@@ -38,9 +38,9 @@ def shared() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def _hold(path: Path) -> subprocess.Popen[str]:
+def _hold(path: Path, script: str = HOLD) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stdout.readline() == "mapped\n"
     return process
@@ -74,6 +74,29 @@ def test_a_new_file_of_the_same_name_stays(shared: Path) -> None:
     inode = shared.stat().st_ino
     assert segments.remove_abandoned({str(shared): inode + 1}) == []
     assert shared.exists()
+
+
+@pytest.mark.parametrize("how", ["in a directory", "only read"])
+def test_an_operators_weights_in_shared_memory_are_not_noted(how: str) -> None:
+    directory = Path(f"/dev/shm/stoker-test-{uuid.uuid4().hex}")
+    directory.mkdir()
+    read = how == "only read"
+    weights = directory.with_suffix(".gguf") if read else directory / "model.safetensors"
+    script = HOLD.replace("4096)", "4096, prot=mmap.PROT_READ)") if read else HOLD
+    try:
+        weights.write_bytes(bytes(4096))
+        process = _hold(weights, script)
+        noted: dict[str, int] = {}
+        try:
+            segments.note(noted, [process.pid])
+            assert str(weights) in segments.mapped_by(process.pid), "used by it all the same"
+        finally:
+            process.kill()
+            process.wait()
+        assert noted == {}
+    finally:
+        weights.unlink(missing_ok=True)
+        directory.rmdir()
 
 
 def test_a_process_that_is_gone_maps_nothing() -> None:
@@ -143,5 +166,13 @@ def test_files_in_which_api_servers_count_go_with_their_directory(tmp_path: Path
     assert sorted(noted) == [str(made / "counter_17.db"), str(made / "gauge_mostrecent_17.db")]
     (made / "counter_.db").unlink()
     (made / "summary_17.db").touch()
+    later = made / "counter_18.db"
+    later.write_bytes(bytes(4096))
+    other = _hold(later)
     assert len(segments.remove_abandoned(noted)) == 2
+    assert list(made.iterdir()) == [later], "in use"
+    segments.note(noted, [other.pid])
+    other.kill()
+    other.wait()
+    assert segments.remove_abandoned(noted) == [str(later)]
     assert not made.exists() and len(list(own.iterdir())) == 2
