@@ -29,6 +29,7 @@ _GONE_S = 0.01  # another who looks may hold its lock for a moment
 _PENDING_S = 10.0
 # The shim's own sweep (grace, TERM, KILL) after the leader's end, and its disk.
 _SHIM_S = 45.0
+_GIVE_UP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +212,23 @@ def _climb(
 
 
 def _verify(run: Run, who: RunIdentity, times: Stop) -> None:
-    """Wait for the shim's exit record; without a shim, sweep and write the record ourselves."""
-    deadline = time.monotonic() + _SHIM_S
+    """Wait for the shim's exit record. One that is stuck (suspended, on a disk that hung) is ended;
+    without a shim, sweep and write the record ourselves."""
+    _await_end(run, who, times, _SHIM_S)
+    if run.exit() is None and identity.send_signal(who.shim, signal.SIGKILL):
+        _await_end(run, who, times, _GIVE_UP_S)
+    # The shim leaves right after its record; whoever starts the next run may rely on that.
+    identity.wait_gone(who.shim, 2.0)
+    record = run.exit()
+    if record is None:
+        raise Failed(f"{run.id}: its shim (pid {who.shim.pid}) cannot be ended; try again")
+    if record.remaining:
+        pids = ", ".join(map(str, record.remaining))
+        raise Failed(f"{run.id}: pids {pids} outlive SIGKILL; they hang in the kernel")
+
+
+def _await_end(run: Run, who: RunIdentity, times: Stop, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while run.exit() is None and time.monotonic() < deadline:
         try:
             lock = hold_shim_lock(run, patience_s=0.0)
@@ -225,14 +241,6 @@ def _verify(run: Run, who: RunIdentity, times: Stop) -> None:
                 _finish(run, who, times)
         finally:
             os.close(lock)
-    # The shim leaves right after its record; whoever starts the next run may rely on that.
-    identity.wait_gone(who.shim, 2.0)
-    record = run.exit()
-    if record is None:
-        raise Failed(f"{run.id}: its shim (pid {who.shim.pid}) does not finish; see: stoker reap")
-    if record.remaining:
-        pids = ", ".join(map(str, record.remaining))
-        raise Failed(f"{run.id}: pids {pids} outlive SIGKILL; they hang in the kernel")
 
 
 def _finish(run: Run, who: RunIdentity, times: Stop) -> None:

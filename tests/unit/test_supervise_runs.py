@@ -224,6 +224,23 @@ def test_no_patience_kills_at_once(rig: Rig) -> None:
     assert stop(run, ladder=Stop(ask_s=0, ask_again_s=0)).how == "kill"
 
 
+def test_a_shim_that_is_suspended_keeps_no_run_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = rig.start(children=2)
+    who = run.identity()
+    assert who is not None
+    monkeypatch.setattr("engine_ctl.supervise.stop._SHIM_S", 0.1)
+    os.kill(who.shim.pid, signal.SIGSTOP)
+    stop(run, ladder=PATIENT)
+    record = run.exit()
+    assert record is not None and record.requested
+    assert not identity.alive(who.shim) and not identity.alive(who.leader)
+    assert rig.life(run) is Life.EXITED
+    left = procs.members(str(run.dir), msgspec.to_builtins(who), strict=True)
+    assert not [proc for proc in left if proc.state not in "ZX"]
+
+
 def test_a_signal_to_the_shim_ends_its_run(rig: Rig) -> None:
     run = rig.ready("--ignore-term", stop=QUICK, restart=restart())
     who = run.identity()
