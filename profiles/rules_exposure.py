@@ -25,7 +25,8 @@ def _has_key(view: View) -> bool:
 
 
 def _open_host(view: View) -> Iterator[Hit]:
-    if not _is_loopback(view.profile.host) and not _has_key(view) and not view.given("uds"):
+    listens = not view.given("uds") and view.args.get("headless") is not True
+    if listens and not _is_loopback(view.profile.host) and not _has_key(view):
         yield "host", view.profile.host
 
 

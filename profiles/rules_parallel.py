@@ -21,12 +21,17 @@ def local_ranks(view: View) -> int:
     if nodes > 1:
         return max(1, within * replicas // nodes)
     if view.given("data_parallel_size_local"):
-        return within * _size(view, "data_parallel_size_local")
+        return within * _local(view)
     return within * replicas
 
 
 def _size(view: View, name: str) -> int:
     return max(int(view.number(name, 1)), 1)
+
+
+def _local(view: View) -> int:
+    """Replicas on this node, as said: none where it serves the API alone."""
+    return max(int(view.number("data_parallel_size_local", 1)), 0)
 
 
 def _external(view: View) -> bool:
@@ -86,19 +91,20 @@ def _several_modes(view: View) -> Iterator[Hit]:
 
 
 def _external_local(view: View) -> Iterator[Hit]:
-    if _external(view) and _size(view, "data_parallel_size_local") > 1:
+    if _external(view) and _local(view) > 1:
         yield "args.data_parallel_size_local", str(view.args["data_parallel_size_local"])
 
 
 def _ports_of_replicas(view: View) -> Iterator[Hit]:
     if view.args.get("data_parallel_multi_port_external_lb") is True:
-        last = _size(view, "data_parallel_size_local") - 1
-        yield "args.data_parallel_multi_port_external_lb", f"port + 1 … port + {last}"
+        last = _local(view) - 1
+        others = "port + 1" if last <= 1 else f"port + 1 … port + {last}"
+        yield "args.data_parallel_multi_port_external_lb", others
 
 
 def _local_address(view: View) -> Iterator[Hit]:
     """Replicas elsewhere, told of no address: vLLM then waits for them on this machine."""
-    replicas, local = _size(view, "data_parallel_size"), _size(view, "data_parallel_size_local")
+    replicas, local = _size(view, "data_parallel_size"), _local(view)
     elsewhere = view.given("data_parallel_size_local") and local < replicas
     addressed = view.given("data_parallel_address") or view.given("master_addr")
     if elsewhere and not addressed and not _by_ray(view) and _size(view, "nnodes") == 1:

@@ -530,6 +530,18 @@ def test_ranks_are_counted_as_this_machine_has_them(
     assert ("too-few-gpus" in found) is few
 
 
+def test_a_node_that_serves_the_api_alone_needs_no_gpu() -> None:
+    alone = {"data_parallel_size": 2, "data_parallel_size_local": 0, "tensor_parallel_size": 8}
+    assert "too-few-gpus" not in Case(alone, facts=HOPPER).rules()
+    found = lint(Profile(name="x", model="org/m", args=alone), "0.33")
+    assert any("2 of 2 replicas run elsewhere" in finding.message for finding in found)
+
+
+def test_a_node_without_an_api_server_is_open_to_nobody() -> None:
+    assert "open-without-key" in own(host="0.0.0.0").rules()
+    assert "open-without-key" not in Case({"headless": True}, fields={"host": "0.0.0.0"}).rules()
+
+
 @pytest.mark.parametrize(
     ("model", "gguf"),
     [
