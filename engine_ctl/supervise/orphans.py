@@ -109,8 +109,8 @@ def tidy(store: Store) -> list[str]:
     held = [
         Run(unit.name, int(path.name), path)
         for unit in store.units_dir.glob("[!.]*")
-        for path in (unit / "runs").glob("[0-9]*")
-        if remains.noted(str(path))
+        for path in (unit / "runs").glob("[1-9]*")
+        if path.name.isdecimal() and remains.noted(str(path))
     ]
     return [run.id for run in held if _is_gone(run) and remains.remove(str(run.dir))]
 

@@ -61,7 +61,8 @@ def noted(run_dir: str) -> bool:
 
 def remove(run_dir: str) -> bool:
     """Take what the run's processes left, of which none is alive. False where nothing was noted, or
-    a socket is in use (this run directory is a copy of one that lives)."""
+    a socket is in use (this run directory is a copy of one that lives). Never fails: the record of
+    the run's end is still to be written, and others may be at it too."""
     link = f"{run_dir}/{LINK}"
     try:
         path = os.readlink(link)
@@ -72,16 +73,19 @@ def remove(run_dir: str) -> bool:
     for meeting in _meetings(f"{run_dir}/log"):
         disk.remove(meeting)
         segments.remove_named(os.path.basename(meeting) + "-")
-    mapped = (disk.read_json(f"{run_dir}/{SHARED}") or {}).get("mapped") or {}
-    segments.remove_abandoned(mapped)
+    mapped = (disk.read_json(f"{run_dir}/{SHARED}") or {}).get("mapped")
+    if isinstance(mapped, dict):
+        segments.remove_abandoned(mapped)
     disk.remove(f"{run_dir}/{SHARED}")
     if not path:
         return bool(mapped)
     if _is_ours(path):
-        for name in os.listdir(path):
-            disk.remove(f"{path}/{name}")
         try:
+            for name in os.listdir(path):
+                disk.remove(f"{path}/{name}")
             os.rmdir(path)
+        except FileNotFoundError:
+            pass
         except OSError:
             return False
     disk.remove(link)
@@ -172,7 +176,7 @@ def _meetings(log: str) -> set[str]:
 
 def _is_ours(path: str) -> bool:
     """Whether it is a directory as `_make` makes it: links can be written by a restored backup."""
-    if not os.path.basename(path).startswith(PREFIX):
+    if not (os.path.isabs(path) and os.path.basename(path).startswith(PREFIX)):
         return False
     try:
         info = os.lstat(path)

@@ -34,7 +34,8 @@ def mapped_by(pid: int, *, shared: bool = False) -> dict[str, int]:
                 # address perms offset device inode path (proc(5))
                 fields = line.rstrip("\n").split(None, 5)
                 if len(fields) == 6 and (fields[5].startswith(SHM) or _counts(fields[5])):
-                    if shared and not _is_shared(fields[1], fields[5]):
+                    written = fields[1].startswith("rw") and fields[1].endswith("s")
+                    if shared and not (written and _is_segment(fields[5])):
                         continue
                     if fields[5].endswith(_GONE):
                         renamed.add(int(fields[4]))
@@ -51,8 +52,9 @@ def mapped_by(pid: int, *, shared: bool = False) -> dict[str, int]:
 
 def remove_abandoned(noted: dict[str, int]) -> list[str]:
     """Unlink those of `noted` that still exist as the same file, are ours, and that no process
-    which can be seen maps. Returns what was removed."""
-    left = {path: inode for path, inode in noted.items() if _is_ours(path, inode)}
+    which can be seen maps. Returns what was removed. `noted` may come out of a damaged record."""
+    known = {path: inode for path, inode in noted.items() if _is_segment(path)}
+    left = {path: inode for path, inode in known.items() if _is_ours(path, inode)}
     if not left:
         return []
     used: set[str] = set()
@@ -72,9 +74,9 @@ def remove_abandoned(noted: dict[str, int]) -> list[str]:
     return removed
 
 
-def _is_shared(permissions: str, path: str) -> bool:
-    writes = permissions.startswith("rw") and permissions.endswith("s")
-    return writes and (_counts(path) or "/" not in path.removeprefix(SHM))
+def _is_segment(path: str) -> bool:
+    """Whether processes may have made it to share: in directories of /dev/shm are others' files."""
+    return _counts(path) or (path.startswith(SHM) and "/" not in path[len(SHM) :])
 
 
 def _counts(path: str) -> bool:
@@ -111,7 +113,7 @@ def note(into: dict[str, int], pids: Iterable[int]) -> None:
 def _is_ours(path: str, inode: int) -> bool:
     try:
         info = os.lstat(path)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return info.st_ino == inode and info.st_uid == os.geteuid()
 

@@ -204,6 +204,25 @@ def test_a_link_to_something_else_is_not_followed(rig: Rig, tmp_path: Path) -> N
     assert remains.remove(str(run.dir)) and (other / "kept").exists()
 
 
+def test_what_cannot_be_removed_keeps_no_end_from_its_record(rig: Rig, place: Path) -> None:
+    run = started(rig)
+    directory = Path(words(run, "bound"))
+    (directory / "not a socket").mkdir()
+    kept = place / "kept"
+    kept.touch()
+    noted = f'{{"schema": 1, "mapped": {{"{kept}": {kept.stat().st_ino}, "/dev/shm/\\u0000": 1}}}}'
+    (run.dir / remains.SHARED).write_text(noted)
+    (run.dir.parent / "9.bak").mkdir()
+    (run.dir.parent / "9.bak" / remains.SHARED).write_text(noted)
+    stopped = stop(run)
+    assert stopped.exit is not None and stopped.exit.requested and kept.exists()
+    assert orphans.tidy(rig.store) == [] and directory.exists()
+    shutil.rmtree(run.dir.parent / "9.bak")
+    shutil.rmtree(directory)
+    (run.dir / remains.SHARED).write_text('{"mapped": [1]}')
+    assert orphans.tidy(rig.store) == [run.id] and not remains.noted(str(run.dir))
+
+
 def test_the_operators_own_place_stays(rig: Rig, place: Path, tmp_path: Path) -> None:
     run = started(rig, env={remains.VARIABLE: str(place)})
     assert words(run, "bound") == str(place) and not (run.dir / remains.LINK).is_symlink()
