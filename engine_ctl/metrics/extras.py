@@ -7,8 +7,11 @@ from engine_ctl.metrics.accumulate import WINDOW_S, Totals
 from engine_ctl.metrics.sample import Lora, RankSample, config_number
 
 
-def extras(sample: RankSample, totals: Totals, lora: Lora | None) -> dict[str, float | str]:
-    """What not every engine has, by name; absent where the engine does not say it."""
+def extras(
+    sample: RankSample, totals: Totals, lora: Lora | None, one_server: bool
+) -> dict[str, float | str]:
+    """What not every engine has, by name; absent where the engine does not say it. `one_server`:
+    the figures are those of a single API server."""
     extra: dict[str, float | str] = {}
 
     def put(name: str, value: float | str | None) -> None:
@@ -37,7 +40,8 @@ def extras(sample: RankSample, totals: Totals, lora: Lora | None) -> dict[str, f
     put("hisparse_hit_rate", totals.share("hisparse_hits", "hisparse_misses"))
     put("prefill_mean_s", totals.mean("prefill"))
     put("decode_mean_s", totals.mean("decode"))
-    put("tokens_per_step", totals.mean("iteration_tokens"))
+    if one_server:
+        put("tokens_per_step", totals.mean("iteration_tokens"))
     put("errors_lately", totals.increase("finished.error", WINDOW_S))
     put("kv_offload_used_blocks", sample.gauges.get("kv_offload_used_blocks"))
     put("kv_offload_pending_blocks", sample.gauges.get("kv_offload_pending_blocks"))

@@ -64,7 +64,9 @@ class RankWindow:
             self.moved_at = at
         self._progress = progress
 
-    def load(self, lora: Lora | None) -> RankLoad | None:
+    def load(self, lora: Lora | None, one_server: bool) -> RankLoad | None:
+        """`one_server`: each step of the engine is counted once, not by every API server that has
+        requests in it."""
         sample = self.newest
         if sample is None:
             return None
@@ -94,7 +96,7 @@ class RankWindow:
             sleep_state=sample.sleep_state,
             percentiles=percentiles,
             over=tuple(over),
-            extra=extras(sample, totals, lora)
+            extra=extras(sample, totals, lora, one_server)
             | {"running_peak": max(running for _, running in self._running)},
         )
 
@@ -157,10 +159,11 @@ class EngineWindow:
         sample = self._sample
         if sample is None:
             return None
+        one_server = sample.process_start is not None
         ranks = tuple(
             load
             for rank in sample.ranks
-            if (load := self._ranks[rank.engine].load(sample.lora)) is not None
+            if (load := self._ranks[rank.engine].load(sample.lora, one_server)) is not None
         )
         return EngineLoad(
             at=wall,

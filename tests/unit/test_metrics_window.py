@@ -308,7 +308,7 @@ def test_what_a_prefill_engine_does_for_its_peers() -> None:
     window, parser = EngineWindow(), Parser()
     window.add(parser.parse(_peers(3, 0, 1000, (2.0, 4))), 0.0)
     first = only(window).extra
-    assert first["kv_transfer_failures"] == 4  # failed transfers and notifications together
+    assert first["kv_transfer_failures"] == 3  # vLLM counts the notification among them
     assert not {"kv_transfer_bytes_per_second", "prefill_mean_s"} & first.keys()
     assert not hints(load(window))
     window.add(parser.parse(_peers(5, 1, 6000, (8.0, 7))), 10.0)
@@ -322,7 +322,7 @@ def test_what_a_prefill_engine_does_for_its_peers() -> None:
     # Nothing new for longer than the window: the total stays, the hint goes.
     for at in (40.0, 80.0, 120.0):
         window.add(parser.parse(_peers(5, 1, 6000, (8.0, 7))), at)
-    assert not hints(load(window)) and only(window).extra["kv_transfer_failures"] == 6
+    assert not hints(load(window)) and only(window).extra["kv_transfer_failures"] == 5
     assert "prefill_mean_s" not in only(window).extra
 
 
@@ -335,3 +335,14 @@ def test_an_error_that_appears_first_counts_from_nothing() -> None:
     assert [hint.text for hint in hints(load(window))] == [
         "3 requests ended with an error in the last minute: see the log"
     ]
+
+
+@pytest.mark.parametrize("start", [1.0, None])
+def test_tokens_a_step_are_of_one_api_server_alone(start: float | None) -> None:
+    # Of several each counts a step in which it has requests: only the single one says its start.
+    window = EngineWindow()
+    for second in range(1, 4):
+        steps = {"iteration_tokens_total_sum": 300 * second, "iteration_tokens_total_count": second}
+        window.add(sample(start=start, num_requests_running=1, **steps), float(second))
+    found = only(window).extra.get("tokens_per_step")
+    assert found == (None if start is None else pytest.approx(300))
