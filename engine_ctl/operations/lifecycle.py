@@ -483,6 +483,8 @@ def _forget_benches(ctx: Context, unit: str) -> None:
 def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, Any]:
     """Forget a stopped unit with its runs and logs, those of its benches too (their results stay).
     Raises Busy while it runs."""
+    from engine_ctl.operations.weights import SUFFIX
+
     known(ctx, unit)
     with ctx.store.lock(unit):
         _refuse_live(ctx, unit)
@@ -492,4 +494,7 @@ def remove(ctx: Context, unit: str, tell: Tell = lambda _: None) -> dict[str, An
         ctx.store.remove(unit)
     ctx.event(None, f"removed unit {unit}")
     tell(f"{unit}: removed")
+    daemon = f"{unit}{SUFFIX}"
+    if ctx.store.exists(daemon):
+        tell(f"{unit}: its daemon stays; that is removed with: stoker remove {daemon}")
     return {"unit": unit, "removed": True}

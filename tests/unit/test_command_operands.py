@@ -223,3 +223,15 @@ def test_of_several_units_each_last_start_is_told(
         assert run([command]) == 2
         assert "name a unit, there are several: a, b, c" in capsys.readouterr().err
     assert run(["phases", "--run", "a/1"]) == 0
+
+
+def test_who_removes_a_unit_is_told_of_its_daemon(
+    dirs: Dirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Context().store
+    store.create("a", Kind.ENGINE)
+    store.create("a-weights", Kind.PRELOAD)
+    assert run(["remove", "a", "--yes"]) == 0
+    assert capsys.readouterr().out.endswith("removed with: stoker remove a-weights\n")
+    assert run(["remove", "a-weights", "--yes"]) == 0
+    assert capsys.readouterr().out == "a-weights: removed\n"
