@@ -38,6 +38,7 @@ CASES = {
     "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
     "allocate memory: you tried to allocate 536870912 bytes.": ("unknown", "kv_offloading_size"),
     "RuntimeError: can't start new thread": ("unknown", "TasksMax"),
+    "RuntimeError: the limit of max locked memory is too low": ("unknown", "memlock"),
     "RuntimeError: ibv_reg_mr failed: Cannot allocate memory": ("unknown", "memlock"),
     "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by "
     "/opt/venv/vllm/_C.abi3.so)": ("unknown", "needs GLIBC_2.38"),

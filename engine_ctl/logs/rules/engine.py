@@ -311,7 +311,7 @@ RULES: tuple[Rule, ...] = (
         "bad_value",
         r"Cannot assign requested address \(addr='tcp://(?P<host>[^'\n]{1,80}):\d{1,5}'",
         "{host} is no address of this machine: on the node that serves, data_parallel_address, "
-        "master_addr and VLLM_HOST_IP must be its own",
+        "master_addr and VLLM_HOST_IP must be its own, and on each VLLM_NIXL_SIDE_CHANNEL_HOST",
     ),
     rule(
         "port_in_use",

@@ -54,7 +54,7 @@ SURROUNDINGS: tuple[Rule, ...] = (
     ),
     rule(
         "unknown",
-        r"ibv_reg_mr|RLIMIT_MEMLOCK|(?:max|max_)locked.?memory",
+        r"ibv_reg_mr|RLIMIT_MEMLOCK|max.?locked.?memory",
         "memory cannot be locked for RDMA: ulimit -l unlimited (docker: --ulimit memlock=-1, "
         "systemd: LimitMEMLOCK=infinity)",
     ),
