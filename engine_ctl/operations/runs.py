@@ -111,8 +111,10 @@ def adopt_orphans(ctx: Context) -> list[str]:
 
 def _poorer(run: Run) -> str:
     """What the shim that was just made could not do, for want of a secret."""
-    spec = run.spec()
-    lack = lacks_secret(spec) if spec.restart.policy != "never" else None
+    lack = None
+    with suppress(CorruptRecord, NotFound):
+        spec = run.spec()
+        lack = lacks_secret(spec) if spec.restart.policy != "never" else None
     return f"; it could not start it again: {lack} here" if lack else ""
 
 

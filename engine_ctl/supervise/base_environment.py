@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "environment.json"
-_SECRET = ("TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH")
-_SHAPES = ("hf_", "sk-", "ghp_", "gho_", "github_pat_", "AKIA", "xox", "eyJ", "nvapi-")
+# OTEL_EXPORTER_OTLP_HEADERS and its like carry whatever a collector wants to be shown.
+_SECRET = ("TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH", "HEADER", "COOKIE")
+_SHAPES = (
+    *("hf_", "sk-", "ghp_", "gho_", "github_pat_", "AKIA", "xox", "eyJ", "nvapi-"),
+    *("Bearer ", "Basic "),
+)
 
 
 def keep(run_dir: str, environ: Mapping[str, str], spec: Mapping[str, Any]) -> None:

@@ -108,7 +108,7 @@ class Watcher:
                 if not os.path.exists(self.path(name)):
                     disk.reserve(self.path(name))
             if not watch:
-                base_environment.keep(self.dir, os.environ, spec)
+                self._keep_environment()
             if self.spec.get("uds") and not watch:
                 stale.remove(self.spec["uds"])
             if watch:
@@ -119,6 +119,12 @@ class Watcher:
                 self._begin_spawn()
         except OSError as error:
             raise SpawnError(f"cannot write in {self.dir}: {error.strerror or error}") from None
+
+    def _keep_environment(self) -> None:
+        try:
+            base_environment.keep(self.dir, os.environ, self.spec)
+        except OSError as error:
+            disk.complain(f"{base_environment.NAME}: {error}")
 
     def _begin_spawn(self) -> None:
         env = environment(self.spec, self.dir, dict(os.environ))

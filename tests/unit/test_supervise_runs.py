@@ -363,6 +363,7 @@ def test_who_adopts_a_run_starts_it_again_in_the_environment_of_its_start(
     monkeypatch.setenv("HF_HOME", "/of/the/start")
     monkeypatch.setenv("MINE", "secret")
     monkeypatch.setenv("HF_TOKEN", "hf_other")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=secret")
     words = [sys.executable, "-c", f"{SAYS}\nimport signal; signal.pause()"]
     run = rig.prepare(
         argv=words, restart=restart(max=1), env_refs={"KEPT": EnvRef(from_env="MINE")}
@@ -390,6 +391,13 @@ def test_who_adopts_a_run_starts_it_again_in_the_environment_of_its_start(
     assert "could not" not in told[0]
     again = rig.next_run(run)
     until(lambda: says(again, "HF_HOME=/of/the/start; KEPT=secret;"), "the same")
+
+
+def test_a_start_goes_on_where_its_environment_cannot_be_kept(rig: Rig) -> None:
+    run = rig.prepare()
+    (run.dir / "environment.json").mkdir()
+    launch.launch(run)
+    assert "environment.json: " in (run.dir / "shim.err").read_text()
 
 
 def test_an_adopted_run_is_stopped_as_any_other(rig: Rig) -> None:
