@@ -45,6 +45,8 @@ class StartWatch:
                 file.seek(self._offset)
                 for _ in range(_CHUNKS_AT_ONCE):
                     chunk = file.read(_CHUNK)
+                    if not chunk:
+                        break
                     self._offset += len(chunk)
                     self._timeline.feed(chunk)
         except (FileNotFoundError, NotRegular):
