@@ -93,8 +93,12 @@ class Run:
         return spec
 
     def identity(self) -> RunIdentity | None:
-        remedy = f"to go on: stoker stop {self.unit}"
-        return atomic.read_record(self.dir / "identity.json", RunIdentity, remedy)
+        path, remedy = self.dir / "identity.json", f"to go on: stoker stop {self.unit}"
+        found = atomic.read_record(path, RunIdentity, remedy)
+        if found is not None and found.run.partition("/")[0] != self.unit:
+            where = self.dir.parents[1]  # a copied directory: to end this would end the original
+            raise atomic.CorruptRecord(f"{path} is of run {found.run}; move {where} away to go on")
+        return found
 
     def ready(self) -> ReadyRecord | None:
         return atomic.read_record(self.dir / "ready.json", ReadyRecord)
@@ -169,6 +173,11 @@ class Store:
             raise atomic.CorruptRecord(f"{path} is empty or gone; {remedy}")
         if record is None:
             raise self.missing(unit)
+        if (
+            record.unit != unit
+        ):  # a copied directory: what is done to one would be done to the other
+            where = path.parent
+            raise atomic.CorruptRecord(f"{path} is of unit {record.unit!r}; move {where} away")
         return record
 
     def missing(self, unit: str) -> NotFound:

@@ -67,6 +67,23 @@ def test_nothing_of_the_original_is_ended_from_a_copy(rig: Rig, tmp_path: Path, 
     assert marked(run) == pids
 
 
+def test_a_copy_of_a_unit_beside_it_ends_nothing(rig: Rig) -> None:
+    run = rig.ready(children=1)
+    pids = set(rig.pids(run).values())
+    ctx = Context(rig.dirs, by="test")
+    shutil.copytree(rig.store.unit_dir("demo"), rig.store.unit_dir("copy"))
+    for attempt in (
+        lambda: lifecycle.stop(ctx, "copy"),
+        lambda: lifecycle.restart(ctx, "copy", lambda _: None, wait=False),
+        lambda: lifecycle.remove(ctx, "copy"),
+    ):
+        with pytest.raises(Failed, match="away"):
+            attempt()
+    assert marked(run) == pids and not (run.dir / "request.json").exists()
+    assert rig.life(run) is Life.RUNNING and len(ps(ctx)["problems"]) == 1
+    shutil.rmtree(rig.store.unit_dir("copy"))
+
+
 def test_a_state_directory_that_was_moved_is_no_copy(rig: Rig) -> None:
     run = rig.ready(children=1)
     pids = set(rig.pids(run).values())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable
@@ -160,6 +161,15 @@ def test_a_unit_that_ran_and_lost_its_record_is_damaged(store: Store, lost: str 
     with pytest.raises(CorruptRecord, match="to go on: stoker stop demo"):
         store.load("demo")
     assert "stoker stop demo" in store.list_units().problems[0]
+
+
+def test_a_copied_unit_is_not_the_other(store: Store) -> None:
+    made = store.create("demo", Kind.ENGINE)
+    shutil.copytree(store.unit_dir("demo"), store.unit_dir("copy"))
+    with pytest.raises(CorruptRecord, match=r"is of unit 'demo'; move .*copy away"):
+        store.load("copy")
+    listing = store.list_units()
+    assert listing.units == (made,) and len(listing.problems) == 1
 
 
 def test_a_damaged_unit_says_the_commands_that_go_on(store: Store) -> None:
