@@ -20,7 +20,7 @@ from engine_ctl.model import Kind
 from engine_ctl.paths import Dirs
 from engine_ctl.state.records import ExitRecord, RunSpec
 from engine_ctl.state.store import Run, Store
-from engine_ctl.supervise import launch, liveness, procs
+from engine_ctl.supervise import launch, liveness, procs, remains
 from profiles.model import Restart, Stop
 
 TREE = Path(__file__).with_name("tree.py")
@@ -175,13 +175,17 @@ class Rig:
                 procs.send(shim, signal.SIGKILL)
         for directory in self.store.units_dir.glob("*/runs/*"):
             run = Run(directory.parent.parent.name, int(directory.name), directory)
-            who = run.identity()
-            if who is None or who.leader.boot != boot:
-                continue
-            if identity.identify(who.leader.pid) not in (None, who.leader):
-                continue
-            for proc in procs.members(str(directory), msgspec.to_builtins(who), strict=True):
-                procs.send(proc, signal.SIGKILL)
+            self._kill(run, boot)
+            remains.remove(str(directory))
+
+    def _kill(self, run: Run, boot: str) -> None:
+        who = run.identity()
+        if who is None or who.leader.boot != boot:
+            return
+        if identity.identify(who.leader.pid) not in (None, who.leader):
+            return
+        for proc in procs.members(str(run.dir), msgspec.to_builtins(who), strict=True):
+            procs.send(proc, signal.SIGKILL)
 
 
 def restart(**fields: Any) -> Restart:
