@@ -16,9 +16,9 @@ from engine_ctl.tune.settings import BenchSettings, settings
 from engine_ctl.tune.stats import Stat
 
 
-def record(seconds: float = 30.0, peak: float | None = None, **fields: Any) -> BenchRecord:
+def record(seconds: float = 30.0, **fields: Any) -> BenchRecord:
     made = settings(fields.pop("settings", {}))
-    results = [BenchResult(seconds=seconds, completed=64, failed=0, peak_concurrency=peak)] * 3
+    results = [BenchResult(seconds=seconds, completed=64, failed=0, peak_concurrency=9.0)] * 3
     return BenchRecord(id="b1", unit="u", at=0.0, settings=made, results=results, **fields)
 
 
@@ -40,10 +40,28 @@ def queue(*waiting: int) -> list[Sample]:
         (record(settings={"concurrency": 64, "requests": 64}), "256 or more"),
         (record(settings={"concurrency": 64}), None),
         (
-            record(peak=8.0, settings={"request_rate": 4.0, "concurrency": 8}),
+            record(
+                settings={"request_rate": 4.0, "concurrency": 9},
+                samples=[*queue(0, 1, 1, 0), Sample(t=4.0, running=9, waiting=0)],
+            ),
             "waited in the client",
         ),
-        (record(peak=90.0, settings={"request_rate": 4.0}), None),
+        # vLLM's peak is of a second: four that follow each other in one are four.
+        (
+            record(
+                settings={"request_rate": 4.0, "concurrency": 9},
+                samples=[Sample(t=float(at), running=1, waiting=0) for at in range(9)],
+            ),
+            None,
+        ),
+        (
+            record(
+                settings={"request_rate": 0.5, "concurrency": 1},
+                samples=[Sample(t=float(at), running=at % 2, waiting=0) for at in range(12)],
+            ),
+            None,
+        ),
+        (record(settings={"request_rate": 4.0}, samples=queue(0, 0, 0, 0)), None),
         (record(settings={"request_rate": 4.0}, samples=queue(0, 0, 2, 0, 0)), None),
         (
             record(settings={"request_rate": 4.0}, samples=queue(0, 1, 5, 9, 14)),
