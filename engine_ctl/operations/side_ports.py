@@ -132,8 +132,6 @@ def side_port_problem(ctx: Context, profile: Profile, live: Run | None = None) -
     wanted = side_ports(plain(whole.args), {**os.environ, **values}, whole.port)
     if not wanted:
         return None
-    if not wanted:
-        return None
     mine = [pid for pid, run in owners(ctx.store).items() if run == live.id] if live else []
     for each in wanted:
         pid = listener.stranger(each.host, each.port, mine)

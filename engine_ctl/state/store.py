@@ -173,10 +173,8 @@ class Store:
             raise atomic.CorruptRecord(f"{path} is empty or gone; {remedy}")
         if record is None:
             raise self.missing(unit)
-        if (
-            record.unit != unit
-        ):  # a copied directory: what is done to one would be done to the other
-            where = path.parent
+        if record.unit != unit:
+            where = path.parent  # a copy: what is done to one would be done to the other
             raise atomic.CorruptRecord(f"{path} is of unit {record.unit!r}; move {where} away")
         return record
 
