@@ -174,7 +174,7 @@ _REMOVED: tuple[tuple[str, tuple[str, ...], str | None, str], ...] = (
             "VLLM_DISABLE_FLASHINFER_PREFILL",
         ),
         None,
-        "attention_config: {flash_attn_version: …, …}",
+        "attention_config: {flash_attn_version: …} (or use_trtllm_attention, mla_prefill_backend)",
     ),
 )
 _NAMED = tuple(pattern for _, names, _, _ in _REMOVED for pattern in names)

@@ -97,8 +97,10 @@ class TuneScreen(DetailScreen):
         """The next chart; after the last one, none."""
         if not self.charts():
             self.stoker.say("Nothing to draw yet: a chart takes two points.", "warn")
-        elif self.size.height < CHART_LINES:
+            return
+        if self.size.height < CHART_LINES:
             self.stoker.say(f"A chart takes a terminal of {CHART_LINES} lines.", "warn")
+            return
         self.chart = (self.chart + 1) % (len(self.charts()) + 1)
         self.again()
 
