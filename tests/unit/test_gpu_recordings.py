@@ -69,7 +69,12 @@ def test_a_bench_result_of_vllm_0_33() -> None:
 
 @pytest.mark.parametrize(
     ("day", "count", "passed"),
-    [("2026-11-29", 25, 22), ("2026-11-30", 31, 29), ("2026-11-30-one-gpu", 26, 26)],
+    [
+        ("2026-11-29", 25, 22),
+        ("2026-11-30", 31, 29),
+        ("2026-11-30-one-gpu", 26, 26),
+        ("2026-11-30-two-gpus", 9, 9),
+    ],
 )
 def test_the_acceptance_lines_are_whole(day: str, count: int, passed: int) -> None:
     lines = (DATA / "gpu" / f"acceptance-{day}.jsonl").read_text().splitlines()
