@@ -138,6 +138,8 @@ class Become:
         os.close(go)
         os.chdir(order.cwd)
         os.environ.update(order.env)
+        with contextlib.suppress(OSError):  # there already, unless who asked has a /tmp of its own
+            os.mkdir(order.env.get("VLLM_RPC_BASE_PATH", ""), 0o700)
         self.title.mark(order.env)
         executable = os.path.join(os.path.dirname(sys.executable), "vllm")
         sys.argv = [executable, *order.argv]

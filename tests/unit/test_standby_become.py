@@ -256,6 +256,15 @@ def test_no_descriptor_of_the_standby_reaches_an_engine(stage: Stage) -> None:
     assert len(sockets) == 1  # to the forker
 
 
+def test_an_engine_has_its_directory_for_sockets_where_its_standby_has_another_tmp(
+    stage: Stage,
+) -> None:
+    run, directory = stage.run(), stage.root / "sockets"
+    stage.become(run, env={"VLLM_RPC_BASE_PATH": str(directory)})
+    until(lambda: says(run, "running"), "the engine has begun")
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
 def test_exit_codes_and_tracebacks_are_those_of_a_command(stage: Stage) -> None:
     exits, fails = stage.run("--exit", "5"), stage.run("--fail")
     for run in (exits, fails):
