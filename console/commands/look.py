@@ -257,6 +257,9 @@ def why(
         print(f"before it: {card.run} {card.outcome}; see: stoker why {unit} --run {card.run}")
         return 0
     print(f"{card.run} {card.outcome}" + (f" while {card.phase}" if card.phase else ""))
+    since = explain.since(ctx, unit, card)
+    if since is not None:
+        print(f"  {since}")
     if card.cause:
         print(f"  {card.cause.category}: {card.cause.hint}\n  {card.cause.line}")
     for fix in card.fixes:

@@ -147,6 +147,19 @@ def went_back(ctx: Context, unit: str, card: FailureCard | None = None) -> str |
     return f"the {last.what} to {last.profile.name} went back to {run.id}: {last.reason}"
 
 
+def since(ctx: Context, unit: str, card: FailureCard) -> str | None:
+    """What the unit does now, in a sentence, where the card tells of an earlier run."""
+    run = ctx.store.current(unit)
+    if run is None or run.id == card.run:
+        return None
+    life = look(run)
+    if life.ended:
+        return None
+    verdict = facts_of(run).verdict
+    how = f" (weights {verdict})" if life.ready and verdict else ""
+    return f"{run.id} {'serves' if life.ready else 'starts'} since then{how}"
+
+
 def last_starts(ctx: Context) -> tuple[LastStart, ...]:
     """How the last start of every engine's unit went, in a line each."""
     found = []

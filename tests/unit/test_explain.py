@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -114,6 +115,22 @@ def test_a_fall_back_now_comes_before_a_failure_then(
     assert "stoker-a-1.tar.gz" in said and "a/1 failed" in said
     assert run(["why", "a", "--run", "1"]) == 0
     assert capsys.readouterr().out.startswith("a/1 failed")
+
+
+def test_an_earlier_failure_is_told_with_what_serves_since(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.unit("chat")
+    written.exit(written.run("chat"), code=1)
+    run = written.run("chat")
+    ctx = Context(written.dirs, by="test")
+    card = explain.why(ctx, "chat")
+    assert card is not None and card.run == "chat/1"
+    assert explain.since(ctx, "chat", card) == "chat/2 starts since then"
+    written.ready(run)
+    assert str(explain.since(ctx, "chat", card)).startswith("chat/2 serves since then")
+    assert explain.since(ctx, "chat", replace(card, run="chat/2")) is None
+    written.exit(run, code=1)
+    assert explain.since(ctx, "chat", card) is None
 
 
 def test_what_mapping_saved_is_against_disk_of_the_same_model(ctx: Context) -> None:
