@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NAME = "environment.json"
 # OTEL_EXPORTER_OTLP_HEADERS and its like carry whatever a collector wants to be shown.
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH", "HEADER", "COOKIE")
+# TOKENIZERS_PARALLELISM, VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE and their like are settings.
+_SETTINGS = ("TOKENIZERS", "TOKENS", "TOKEN_THRESHOLD", "PASSES")
 _SHAPES = (
     *("hf_", "sk-", "ghp_", "gho_", "github_pat_", "AKIA", "xox", "eyJ", "nvapi-"),
     *("Bearer ", "Basic "),
@@ -68,7 +70,13 @@ def _plain(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in relevant(environ).items()
-        if not any(word in name.upper() for word in _SECRET)
+        if not _is_secret(name.upper())
         and not value.startswith(_SHAPES)
         and not ("://" in value and "@" in value)
     }
+
+
+def _is_secret(name: str) -> bool:
+    for word in _SETTINGS:
+        name = name.replace(word, "")
+    return any(word in name for word in _SECRET)
