@@ -114,6 +114,12 @@ CASES = {
         "nccl_init",
         "GLOO_SOCKET_IFNAME",
     ),
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+    "[10.0.0.2]:45678": ("worker_killed", "another rank ended first"),
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Read error "
+    "[10.0.0.2]:45678: Connection reset by peer": ("worker_killed", "another rank ended first"),
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+    "1800000ms for recv operation to complete": ("nccl_timeout", "after 1800 s"),
     "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to "
     "find address for: eth7": ("nccl_init", "no interface eth7"),
     "zmq.error.ZMQError: Address already in use (addr='tcp://10.0.0.1:29550')": (

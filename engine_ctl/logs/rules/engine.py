@@ -183,7 +183,7 @@ def _killed_hint(found: re.Match[str], context: Context) -> str:
 def _collective_hint(found: re.Match[str], context: Context) -> str:
     text = found.string
     operation = re.search(r"OpType=(\w+)", text)
-    after = re.search(r"(?:ran for|Timeout\(ms\)=)\s*(\d{1,12})", text)
+    after = re.search(r"(?:ran for|Timeout\(ms\)=|out waiting)\s*(\d{1,12})", text)
     stuck = re.search(r"got stuck for (\d{1,9}) seconds", text)
     rank = re.search(r"\[?[Rr]ank (\d+)\]?", text)
     parts = [operation[1]] if operation else []
@@ -372,15 +372,22 @@ RULES: tuple[Rule, ...] = (
         r"[Ww]atchdog caught collective operation timeout|collective operation timeout|"
         r"NCCL operations have failed or timed out|watchdog (?:got stuck|thread terminated)|"
         r"ran for \d+ milliseconds before timing out|Timeout\(ms\)=\d+.{0,60}timed? ?out|"
-        r"NCCL.{0,80}(?:timed out|timeout)",
+        r"NCCL.{0,80}(?:timed out|timeout)|gloo/transport/tcp.{0,40}Timed out waiting \d+ms",
         _collective_hint,
+    ),
+    rule(
+        "worker_killed",
+        r"gloo/transport/tcp[^\n]{0,80}(?:closed by peer|reset by peer|Broken pipe)",
+        "another rank ended first and closed its connection: see its own error (of another node in "
+        "that node's log), and dmesg there (kernel OOM killer)",
     ),
     rule(
         "nccl_init",
         r"NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ncclRemoteError|"
         r"ncclInvalidUsage|ncclCommInitRank|NCCL WARN|Duplicate GPU detected|"
         r"DistBackendError|DistNetworkError|DistStoreError|connectFullMesh|"
-        r"gloo/transport/tcp|"
+        r"gloo/transport/tcp(?:/device|[^\n]{0,80}(?:[Cc]onnect timeout|[Tt]imed out connecting|"
+        r"refused|unreachable|No route to host))|"
         r"client socket has timed out|server socket has failed to listen|"
         r"init_process_group.{0,80}(?:timed out|failed)|Bootstrap : no socket interface|"
         r"[Ff]ailed to initialize (?:the )?(?:NCCL|process group|distributed)|"
