@@ -129,7 +129,9 @@ def side_port_problem(ctx: Context, profile: Profile, live: Run | None = None) -
     except StokerError:
         return None  # said by whoever fills in the values for the start
     values, _ = environment(whole)
-    wanted = side_ports(plain(whole.args), {**os.environ, **values}, whole.port)
+    # Behind a front the engine's own port is another one than the profile's.
+    port = None if whole.front else whole.port
+    wanted = side_ports(plain(whole.args), {**os.environ, **values}, port)
     if not wanted:
         return None
     mine = [pid for pid, run in owners(ctx.store).items() if run == live.id] if live else []

@@ -12,9 +12,10 @@ import pytest
 
 from engine_ctl.errors import Failed
 from engine_ctl.operations import lifecycle, swapping
-from engine_ctl.operations.side_ports import side_ports
+from engine_ctl.operations.side_ports import side_port_problem, side_ports
 from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome
+from profiles.model import Profile
 from tests.standin.rig import free_port
 from tests.standin.serving import Serving
 
@@ -160,3 +161,18 @@ def test_a_port_of_the_engine_that_is_replaced_is_its_own(here: Serving) -> None
         lifecycle.start(here.ctx, "other", "r")
     done = swapping.swap_to(here.ctx, "u", "q", print)
     assert done.outcome is Outcome.COMMITTED and here.answers("u") == "8"
+
+
+def test_behind_a_front_replicas_are_not_beside_the_port_of_clients(here: Serving) -> None:
+    args = {
+        "data_parallel_multi_port_external_lb": True,
+        "data_parallel_size_local": 2,
+        "data_parallel_size": 2,
+        "data_parallel_supervisor_port": free_port(),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1] - 1
+        own = Profile(name="p", model="m", port=port, args=args)
+        assert f"port {port + 1} " in (side_port_problem(here.ctx, own) or "")
+        fronted = Profile(name="p", model="m", port=port, args=args, front=True)
+        assert side_port_problem(here.ctx, fronted) is None
