@@ -119,7 +119,7 @@ def _is_gone(run: Run) -> bool:
     """True when the run has ended and nothing of it lives, here or in the original of a copy."""
     try:
         life = liveness.look(run)
-    except StokerError:
+    except (StokerError, OSError):
         return False
     facts = life.facts
     if not life.ended or facts.shim_holds or facts.leader_alive or facts.original:
