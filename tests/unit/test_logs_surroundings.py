@@ -126,6 +126,19 @@ CASES = {
         "port_in_use",
         "port 29550 is taken: stop who listens there, or set data_parallel_rpc_port",
     ),
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+    "network address. port: 29501, useIpv6: false, code: -98, name: EADDRINUSE, message: address "
+    "already in use": (
+        "port_in_use",
+        "port 29501 is taken: stop who listens there, or set master_port",
+    ),
+    "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8998): address "
+    "already in use": (
+        "port_in_use",
+        "port 8998 is taken: stop who listens there, or set VLLM_MOONCAKE_BOOTSTRAP_PORT",
+    ),
+    "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 9000): address "
+    "already in use": ("port_in_use", "port 9000 is taken: stop who listens there, or give this"),
     "zmq.error.ZMQError: Address already in use (addr='tcp://*:7777')": (
         "port_in_use",
         "port 7777 is taken",

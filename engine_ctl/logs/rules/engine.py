@@ -16,9 +16,18 @@ _SIDE_PORTS = {
     8998: "VLLM_MOONCAKE_BOOTSTRAP_PORT",
 }
 
+_DEFAULT_PORT = 8000
+# The port that asyncio or torch's store could not bind, by their messages.
+_BOUND = re.compile(
+    r"bind on address \('[^'\n]*', (\d{2,5})|failed to listen on [^\n]{0,80}\bport: (\d{2,5})"
+)
+
 
 def _side_port_hint(found: re.Match[str], context: Context) -> str:
-    number = int(found["port"])
+    return _side_port_words(int(found["port"]))
+
+
+def _side_port_words(number: int) -> str:
     names = ", ".join(_SIDE_PORTS.values())
     key = _SIDE_PORTS.get(number, f"the one of {names} that says so")
     return f"port {number} is taken: stop who listens there, or set {key} to another one"
@@ -26,12 +35,19 @@ def _side_port_hint(found: re.Match[str], context: Context) -> str:
 
 def _port_hint(found: re.Match[str], context: Context) -> str:
     args = context.start.args or ""
-    port = re.search(r"'port': (\d{1,5})", args) or re.search(
-        r"(?:port[ =:]+|:|\('[^'\n]*', )(\d{2,5})\b", found.string
-    )
-    number = context.run.port or (int(port[1]) if port else None)
+    given = re.search(r"'port': (\d{1,5})", args)
+    number = context.run.port or (int(given[1]) if given else None)
+    bound = _BOUND.search(found.string)
+    if bound is not None:
+        named = int(bound[1] or bound[2])
+        # vLLM's own default is not among its arguments: only other values are.
+        if named != (number or _DEFAULT_PORT) and (number or args):
+            return _side_port_words(named)
+    if number is None:
+        said = re.search(r"(?:port[ =:]+|:|\('[^'\n]*', )(\d{2,5})\b", found.string)
+        number = int(said[1]) if said else None
     if number is None and args and context.frame("create_server_socket"):
-        number = 8000  # vLLM's own default: only other values are in its arguments
+        number = _DEFAULT_PORT
     which = f"port {number}" if number else "the port"
     owner = f" ({', '.join(context.run.port_owners)})" if context.run.port_owners else ""
     return f"{which} is taken{owner}: stop who listens there, or give this unit another port"
@@ -265,6 +281,9 @@ def _bind_hint(found: re.Match[str], context: Context) -> str:
     port = re.search(r"'port': (\d{1,5})", args)
     host = re.search(r"'host': '([^']*)'", args)
     number = context.run.port or (int(port[1]) if port else None)
+    named = _BOUND.search(found.string)
+    if number is not None and named is not None and int(named[1] or named[2]) != number:
+        return _side_port_words(int(named[1] or named[2]))
     if "Errno 13" in found.string:
         which = f"port {number}" if number else "the port"
         return f"this user may not listen on {which}: set port to 1024 or higher"
