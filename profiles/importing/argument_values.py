@@ -37,7 +37,8 @@ def item(argument: Argument, value: str) -> Any:
 
 
 def _json(value: str, kind: str) -> Any:
-    """JSON becomes plain data; what is none stays text, as it was written."""
+    """JSON becomes plain data; what is none stays text, as it was written. So do true and null: no
+    argument's value is that alone, and as words they would be Python's."""
     stripped = value.strip()
     if kind == "json_or_text" and not (stripped.startswith("{") and stripped.endswith("}")):
         return value
@@ -46,7 +47,7 @@ def _json(value: str, kind: str) -> Any:
             data = json.loads(text)
         except ValueError:
             continue
-        return data
+        return value if data is None or isinstance(data, bool) else data
     return value
 
 

@@ -86,7 +86,10 @@ def _production_stack(
     for key, option in _FLAGS.items():
         if key in config:
             words += [option, str(config[key])]
-    words += [str(word) for word in config.get("extraArgs") or []]
+    extra = config.get("extraArgs") or []
+    if not isinstance(extra, list):
+        raise Usage("vllmConfig.extraArgs is no list of words")
+    words += [str(word) for word in extra]
     if spec.get("modelRevision"):
         words += ["--revision", str(spec["modelRevision"])]
     env = _production_env(serving, spec)

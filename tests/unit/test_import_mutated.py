@@ -69,6 +69,19 @@ def test_anything_in_the_place_of_anything(text: str) -> None:
             assert document(again) == document(first), kind
 
 
+def test_words_that_are_none() -> None:
+    with pytest.raises(StokerError, match="extraArgs is no list"):
+        import_profile(STACK.replace("extraArgs: [", "extraArgs: 1 # [", 1))
+
+
+@pytest.mark.parametrize("word", ["true", "null"])
+def test_a_word_in_the_place_of_json_stays_one(word: str) -> None:
+    first = import_profile(f"vllm serve m --kv-transfer-config {word}").profile
+    assert first.args["kv_transfer_config"] == word
+    again = import_profile(export_profile(first, "shell")).profile
+    assert document(again) == document(first)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_as_they_are_they_are_read(text: str) -> None:
     assert import_profile(text).profile.model
