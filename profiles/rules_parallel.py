@@ -84,6 +84,8 @@ def _several_modes(view: View) -> Iterator[Hit]:
         name: view.args.get(f"data_parallel_{name}") is True
         for name in ("multi_port_external_lb", "hybrid_lb")
     }
+    if not any(modes.values()):
+        modes["hybrid_lb (by data_parallel_start_rank)"] = view.given("data_parallel_start_rank")
     modes["external_lb (or data_parallel_rank)"] = _external(view)
     wanted = [name for name, on in modes.items() if on]
     if len(wanted) > 1:

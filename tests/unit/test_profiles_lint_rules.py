@@ -537,6 +537,13 @@ def test_a_node_that_serves_the_api_alone_needs_no_gpu() -> None:
     assert any("2 of 2 replicas run elsewhere" in finding.message for finding in found)
 
 
+def test_the_first_rank_of_a_node_balances_between_its_own() -> None:
+    start = {"data_parallel_size": 4, "data_parallel_size_local": 2, "data_parallel_start_rank": 2}
+    assert "several-balancers" not in Case({**start, "data_parallel_hybrid_lb": True}).rules()
+    assert "several-balancers" not in Case({**start, "headless": True}).rules()
+    assert "several-balancers" in Case({**start, "data_parallel_external_lb": True}).rules()
+
+
 def test_a_node_without_an_api_server_is_open_to_nobody() -> None:
     assert "open-without-key" in own(host="0.0.0.0").rules()
     assert "open-without-key" not in Case({"headless": True}, fields={"host": "0.0.0.0"}).rules()
