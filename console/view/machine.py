@@ -9,7 +9,7 @@ from console import actions
 from console.view import numbers as n
 from console.view import units
 from console.view.bars import Part, stacked
-from console.view.spans import Line, Span, clean, clip_line, fold, line, pad, spread, width
+from console.view.spans import Line, Span, clean, clip_line, line, pad, spread, width, wrap
 from engine_ctl.model import STARTING, Alert, GpuView, Holder, HostView, Phase, Snapshot
 
 _STATES = (
@@ -20,7 +20,7 @@ _STATES = (
     ("⚠", "unhealthy", "error", ()),
     ("⚠", "orphaned", "warn", (Phase.ORPHANED,)),
 )
-_PROBLEM_ROWS = 3
+_PROBLEM_ROWS = 6  # of all problems, or a row each: the units stay in sight
 ROLES = ("weights", "engine", "standby", "orphan", "other")
 
 
@@ -186,12 +186,13 @@ def _fullness(gpu: GpuView) -> float:
 
 
 def alerts(snapshot: Snapshot, cells: int) -> list[Line]:
-    """Everything wrong now: never dropped, cut at the end so that the key stays visible."""
+    """Everything wrong now: never dropped, cut at the end so that keys and units stay in sight."""
     lines: list[Line] = []
+    rows = min(3, max(1, _PROBLEM_ROWS // max(len(snapshot.problems), 1)))
     for problem in snapshot.problems:
-        lines += fold(line(Span(" ✗ ", "error"), Span(clean(problem), "error")), cells)[
-            :_PROBLEM_ROWS
-        ]
+        told = wrap(clean(problem), max(cells - 3, 1), rows)
+        signs = (" ✗ ", *["   "] * rows)
+        lines += [line(Span(sign + text, "error")) for sign, text in zip(signs, told, strict=False)]
     for alert in snapshot.alerts:
         lines.append(_alert(alert, cells))
     return lines

@@ -14,7 +14,8 @@ from textual.color import Color
 from console import theme
 from console.app import StokerApp
 from console.screens.deck import DeckScreen
-from console.view.spans import Span
+from console.view import machine
+from console.view.spans import Span, plain
 from console.widgets import eight_bit
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES, contrast, meaning
@@ -472,3 +473,15 @@ async def test_the_palette_has_a_row_for_each_action(until: Any) -> None:
         assert rows[at + 1].split()[:2] == ["u", "undo"]
         await pilot.press(*"kern")
         await until(pilot, lambda: best_row(app).split()[:2] == ["k", "kernels"])
+
+
+async def test_many_problems_leave_the_units_in_sight(until: Any) -> None:
+    words = "unit.json is empty or gone; to go on: stoker stop damaged; stoker remove damaged"
+    problems = tuple(f"unit-{n}: /home/me/.local/state/stoker/{words}" for n in range(8))
+    snapshot = fakes.gpu_snapshot(problems=problems)
+    told = [plain(line) for line in machine.alerts(snapshot, 80)]
+    assert sum(text.startswith(" ✗ unit-") and text.endswith("…") for text in told) == 8
+    app = StokerApp(answers.ops(), fakes.Feed(snapshot))
+    async with app.run_test(size=(80, 24)) as pilot:
+        units, footer = app.deck.lines("units"), app.deck.lines("footer")
+        await until(pilot, lambda: units.keys and 0 < units.region.bottom < footer.region.y)
