@@ -107,15 +107,17 @@ def refusal(entry: Action, unit: UnitView) -> str | None:
 
 def _first(entry: Action, unit: UnitView) -> str:
     """What makes the action possible, where a key does, or that time does."""
+    if entry.id == "stop":
+        return ""
     when_ready = entry.allowed(replace(unit, phase=Phase.READY))
     if stopped(unit):
-        return "; start it first: s" if when_ready else ""
+        return "; start it first: s" if when_ready and startable(unit) else ""
     if entry.id == "start":
-        return "; restart it: r"
+        return "; restart it: r" if restartable(unit) else ""
     if when_ready:
         return "; it will be when it is ready" if unit.phase in STARTING else ""
     ended = replace(unit, phase=Phase.EXITED)
-    return "; stop it first: x" if entry.allowed(ended) else ""
+    return "; stop it first: x" if stoppable(unit) and entry.allowed(ended) else ""
 
 
 def state_words(unit: UnitView) -> str:

@@ -125,6 +125,21 @@ def test_a_refusal_names_the_way(phase: Phase, id: str, way: str) -> None:
     assert (actions.refusal(actions.action(id), unit(phase)) or "").endswith("; " + way)
 
 
+def test_the_way_that_a_refusal_names_is_one() -> None:
+    keys = {"start": "s", "restart": "r", "stop": "x"}
+    for kind in Kind:
+        for phase in (None, *Phase):
+            view = unit(phase, kind)
+            for entry in actions.ACTIONS:
+                why = actions.refusal(entry, view) or ""
+                for id, key in keys.items():
+                    if why.endswith((f"; {id} it: {key}", f"; {id} it first: {key}")):
+                        assert actions.is_allowed(actions.action(id), view), why
+    assert actions.refusal(actions.action("stop"), unit(Phase.EXITED)) == (
+        "stop is not possible while exited"
+    )
+
+
 def test_every_refusal_is_words_and_nothing_allowed_is_refused() -> None:
     for kind in Kind:
         for phase in (None, *Phase):
