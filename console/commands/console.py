@@ -10,9 +10,10 @@ from engine_ctl.errors import Usage
 
 def unable() -> str | None:
     """Why no console can be drawn here; None where it can."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)]
+    if not all(terminals):
         return "the console needs a terminal; see: stoker --help"
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         return "the console is drawn on standard error, which goes elsewhere; run it without 2>"
     if os.environ.get("TERM") == "dumb":
         return "the console needs a terminal that can draw (TERM is dumb); use: stoker ps"

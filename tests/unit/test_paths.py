@@ -64,3 +64,7 @@ def test_where_no_console_can_be_drawn_one_line_says_so(
     assert unable() is None
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert "without 2>" in (unable() or "")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert "without 2>" in (unable() or "")
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "needs a terminal" in (unable() or "")
