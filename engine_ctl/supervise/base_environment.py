@@ -47,11 +47,12 @@ def restored(run_dir: str, environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` with what an engine reads as it was when the run was started; unchanged where that
     was not kept."""
     record = disk.read_json(f"{run_dir}/{NAME}")
-    if record is None:
+    kept = record.get("environment") if record is not None else None
+    if not isinstance(kept, dict):
         return dict(environ)
     own = _plain(environ)
     return {name: value for name, value in environ.items() if name not in own} | {
-        str(name): str(value) for name, value in (record.get("environment") or {}).items()
+        str(name): str(value) for name, value in kept.items()
     }
 
 
