@@ -107,7 +107,8 @@ class RankLoad:
     """Scheduler state of one data-parallel rank. Rates in tokens/s, usage 0..1, times seconds.
 
     `percentiles` is {"ttft": {"p50": …}}; those named in `over` ("ttft.p99") lie above the
-    histogram's last edge, so that the value is only a lower bound (shown as "> 60 s")."""
+    histogram's last edge, so that the value is only a lower bound (shown as "> 60 s"), those in
+    `under` below its first edge, which is given ("< 300 ms"). `means` are exact."""
 
     engine: str
     running: int | None = None
@@ -122,6 +123,8 @@ class RankLoad:
     sleep_state: str | None = None
     percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
     over: tuple[str, ...] = ()
+    under: dict[str, float] = field(default_factory=dict)
+    means: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float | str] = field(default_factory=dict)
 
 

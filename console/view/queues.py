@@ -146,16 +146,15 @@ def _latencies(rank: RankLoad, cells: int) -> list[Line]:
     if not known:
         return []
     labels = list(dict.fromkeys(label for name in known for label in rank.percentiles[name]))
-    head = (
-        " " * _INDENT + pad("last minute", 16) + "".join(pad(label, 11, True) for label in labels)
-    )
+    said = (["mean"] if rank.means else []) + labels
+    head = " " * _INDENT + pad("last minute", 16) + "".join(pad(label, 11, True) for label in said)
     lines: list[Line] = [line(Span(head, "muted"))]
     for name in known:
         spans = [Span(" " * _INDENT + pad(LATENCIES[name], 16))]
+        if rank.means:
+            spans.append(Span(pad(n.milliseconds(rank.means.get(name)), 11, True)))
         for label in labels:
-            value = rank.percentiles[name].get(label)
-            over = "> " if f"{name}.{label}" in rank.over else ""
-            spans.append(Span(pad(over + n.milliseconds(value), 11, True)))
+            spans.append(Span(pad(ranks.latency(rank, name, label), 11, True)))
         lines.append(clip_line(spans, cells))
     return lines
 

@@ -52,7 +52,7 @@ def _rank(rank: RankLoad, columns: Sequence[Column]) -> dict[str, str | Span]:
         "prompt": n.counted_in(rank.prompt_tokens_per_second, 9),
         "prefix": n.percent(rank.prefix_hit_rate),
         "preempted": Span(preempted, "warn") if rate else preempted,
-        **{name: _p95(rank, name) for name in ("ttft", "itl", "queue")},
+        **{name: latency(rank, name, "p95") for name in ("ttft", "itl", "queue")},
     }
 
 
@@ -68,6 +68,10 @@ def _figures(
     }
 
 
-def _p95(rank: RankLoad, name: str) -> str:
-    value = rank.percentiles.get(name, {}).get("p95")
-    return ("> " if f"{name}.p95" in rank.over else "") + n.milliseconds(value)
+def latency(rank: RankLoad, name: str, label: str) -> str:
+    """A percentile as far as its histogram knows it."""
+    known = f"{name}.{label}"
+    if known in rank.under:
+        return f"< {n.milliseconds(rank.under[known])}"
+    value = rank.percentiles.get(name, {}).get(label)
+    return ("> " if known in rank.over else "") + n.milliseconds(value)

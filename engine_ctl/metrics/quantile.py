@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """A percentile. `over`: it lies above `value`, the last finite edge of the histogram."""
+    """A percentile. `over`: it lies above `value`, the last finite edge of the histogram. `under`:
+    that edge of the first bucket which it lies below, so that `value` is little more than a guess.
+    """
 
     value: float
     over: bool = False
+    under: float | None = None
 
 
 def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> Quantile | None:
@@ -36,6 +39,7 @@ def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> Quant
                 return Quantile(lower, over=True)
             share = max(0.0, wanted - below) / (count - below)
             start = lower if lower < edge else edge
-            return Quantile(start + (edge - start) * share)
+            value = start + (edge - start) * share
+            return Quantile(value, under=edge if edge == edges[0] else None)
         lower, below = edge, count
     return None

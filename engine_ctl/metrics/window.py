@@ -73,11 +73,17 @@ class RankWindow:
         gauges, totals = sample.gauges, self.totals
         percentiles: dict[str, dict[str, float]] = {}
         over: list[str] = []
+        under: dict[str, float] = {}
         for name in LATENCIES:
             found = self.latencies.quantiles(name)
             if found:
                 percentiles[name] = {label: value.value for label, value in found.items()}
                 over += [f"{name}.{label}" for label, value in found.items() if value.over]
+                under |= {
+                    f"{name}.{label}": value.under
+                    for label, value in found.items()
+                    if value.under is not None
+                }
         preemptions = sample.counters.get("preemptions")
         return RankLoad(
             engine=sample.engine,
@@ -96,6 +102,8 @@ class RankWindow:
             sleep_state=sample.sleep_state,
             percentiles=percentiles,
             over=tuple(over),
+            under=under,
+            means={name: mean for name in percentiles if (mean := totals.mean(name)) is not None},
             extra=extras(sample, totals, lora, one_server)
             | {"running_peak": max(running for _, running in self._running)},
         )
@@ -245,7 +253,7 @@ def _flat_counters(sample: RankSample) -> dict[str, float]:
     for name in ("finished", "spec_accepted_per_position"):
         for key, value in sample.labelled.get(name, {}).items():
             counters[f"{name}.{key}"] = value
-    for name in ("prefill", "decode", "iteration_tokens", "kv_transfer_bytes"):
+    for name in (*LATENCIES, "prefill", "decode", "iteration_tokens", "kv_transfer_bytes"):
         histogram = sample.histograms.get(name)
         if histogram is not None and histogram.sum is not None and histogram.count is not None:
             counters[f"{name}.sum"], counters[f"{name}.count"] = histogram.sum, histogram.count

@@ -468,7 +468,7 @@ def test_ranks_stand_beneath_each_other(cells: int) -> None:
     several = (
         replace(one, engine="0", waiting=1234567, kv_cache_usage=0.99),
         replace(one, engine="1", sleep_state="level 1", percentiles={}, tokens_per_second=nan),
-        replace(one, engine="2", over=("ttft.p95",)),
+        replace(one, engine="2", over=("ttft.p95",), under={"queue.p95": 0.3}),
     )
     unit = replace(fakes.gpu_units()[0], load=replace(fakes.load(), ranks=several, waiting=99))
     told = texts(queues.items(unit, cells, 40))
@@ -480,6 +480,11 @@ def test_ranks_stand_beneath_each_other(cells: int) -> None:
         rows[1][1:4] == ["12", "1.2M", "99"] and rows[2][1] == "z" and rows[4][1:3] == ["12", "99"]
     )
     assert cells < 80 or "> 431 ms" in told[at + 3]
+    assert cells < 120 or "< 300 ms" in told[at + 3]
+    means = replace(one, means={"ttft": 0.2, "queue": 0.002}, under={"queue.p50": 0.3})
+    alone = replace(unit, load=replace(fakes.load(), ranks=(means,)))
+    (row,) = [text for text in texts(queues.items(alone, cells, 40)) if "in the queue" in text]
+    assert row.split()[3:6] == ["2", "ms", "<"] and "< 300 ms" in row
     assert all(cell_len(text) <= cells for text in told[at : at + 5])
     # The figures of each are there whole, beneath.
     assert sum(text.startswith(" rank ") for text in told) == 4

@@ -137,9 +137,28 @@ def test_percentiles_are_those_of_the_window() -> None:
     rank = only(window)
     assert rank.percentiles["ttft"]["p50"] == 10.0
     assert "ttft.p50" in rank.over
+    assert rank.under == {}
     # After a restart only the new server's observations count.
     window.add(ttft(4, 4, 4, 4), 132.0)
     assert only(window).percentiles["ttft"]["p99"] < 0.1
+    assert only(window).under["ttft.p99"] == 0.1
+
+
+def test_means_are_exact_where_buckets_are_coarse() -> None:
+    window = EngineWindow()
+    name = 'vllm:request_queue_time_seconds_{}{{engine="0"{}}} {}'
+
+    def queue(total: float, count: int) -> Sample:
+        buckets = [name.format("bucket", f',le="{edge}"', count) for edge in ("0.3", "+Inf")]
+        ends = [name.format("sum", "", total), name.format("count", "", count)]
+        return Parser().parse("\n".join([*buckets, *ends]).encode())
+
+    window.add(queue(10.0, 100), 0.0)
+    assert only(window).means == {}
+    window.add(queue(10.02, 110), 1.0)
+    rank = only(window)
+    assert rank.means["queue"] == pytest.approx(0.002)
+    assert rank.under["queue.p50"] == 0.3
 
 
 def test_other_bucket_edges_after_a_restart() -> None:
