@@ -172,7 +172,8 @@ def _wrapped(text: str, cells: int, limit: int) -> list[str]:
         if current:
             lines.append(current)
         while cell_len(word) > cells > 0:
-            lines.append(set_cell_size(word, cells))
+            # A wide sign that would straddle the edge goes to the next line.
+            lines.append(set_cell_size(word, cells).rstrip() or word[0])
             word = word[len(lines[-1]) :]
         current = word
     if current:

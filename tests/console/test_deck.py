@@ -15,7 +15,7 @@ from console import theme
 from console.app import StokerApp
 from console.screens.deck import DeckScreen
 from console.view import machine
-from console.view.spans import Span, plain
+from console.view.spans import Span, plain, wrap
 from console.widgets import eight_bit
 from console.widgets.lines import Lines
 from console.widgets.meanings import CLASSES, contrast, meaning
@@ -485,3 +485,9 @@ async def test_many_problems_leave_the_units_in_sight(until: Any) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         units, footer = app.deck.lines("units"), app.deck.lines("footer")
         await until(pilot, lambda: units.keys and 0 < units.region.bottom < footer.region.y)
+
+
+@pytest.mark.parametrize("cells", range(1, 12))
+def test_a_wide_word_is_broken_without_loss(cells: int) -> None:
+    word = "模型路径a模型b路径cc"
+    assert "".join(wrap(word, cells)) == word
