@@ -22,6 +22,7 @@ from engine_ctl.errors import Busy, Failed, NotFound, Usage
 from engine_ctl.front import status
 from engine_ctl.front.settings import FrontSettings, load
 from engine_ctl.model import Kind
+from engine_ctl.operations.ports import port_problem
 from engine_ctl.paths import Dirs
 from engine_ctl.state.records import RunSpec
 from engine_ctl.state.store import Run, Store
@@ -126,8 +127,6 @@ def settle(
     if holds(ctx.store, spec.unit, host, port):
         return
     stop(ctx, spec.unit, "the address moves")
-    from engine_ctl.operations.lifecycle import port_problem
-
     problem = port_problem(host, port)
     if problem:
         raise Busy(problem)

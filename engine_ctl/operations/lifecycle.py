@@ -14,13 +14,11 @@ from engine_ctl.errors import Busy, Failed, NotFound, StokerError, Usage
 from engine_ctl.front import lifecycle as fronts
 from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.model import Kind, Verdict
-from engine_ctl.operations import ports, snapshots
+from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
+from engine_ctl.operations.endpoints import endpoint_for
 from engine_ctl.operations.local_files import files_problem
 from engine_ctl.operations.planning import (
-    DEFAULT_PORT,
-    Endpoint,
-    endpoint_of,
     model_problem,
     refuse_if,
 )
@@ -38,7 +36,6 @@ from engine_ctl.swap.room import memory_ahead, refuse_memory
 from engine_ctl.swap.starting import begin, prepare, refuse_errors
 from engine_ctl.swap.weighing import weigh
 from profiles.loading import Resolved
-from profiles.model import Profile
 
 Tell = Callable[[str], None]
 
@@ -88,76 +85,6 @@ def _is_daemon(ctx: Context, unit: str) -> bool:
     with suppress(CorruptRecord):
         return ctx.store.exists(unit) and ctx.store.load(unit).kind is Kind.PRELOAD
     return False
-
-
-def endpoint_for(
-    ctx: Context, unit: str, profile: Profile, avoid: frozenset[int] = frozenset()
-) -> Endpoint:
-    """The address of the next run: the profile's port, else the first free one from 8000 up that
-    is not in `avoid`.
-
-    Raises Busy, naming the owner, when the port is taken by somebody else.
-    """
-    own = endpoint_of(profile, profile.host, profile.port or DEFAULT_PORT)
-    if not own.addressed:
-        refuse_if([fronts.front_problem(profile)])
-        if own.uds is not None:
-            ports.refuse_socket(own.uds)
-        return own
-    front = fronts.live(ctx.store, unit)
-    held = front.spec().port if front is not None else None
-    port = profile.port or held
-    if port is not None:
-        problem = None if port == held else port_problem(profile.host, port)
-        if problem:
-            raise Busy(problem)
-        return behind_front(ctx, unit, profile, Endpoint(profile.host, port), avoid)
-    port = ports.first_free(profile.host, DEFAULT_PORT, _claimed(ctx, unit) | avoid)
-    return behind_front(ctx, unit, profile, Endpoint(profile.host, port), avoid)
-
-
-def behind_front(
-    ctx: Context,
-    unit: str,
-    profile: Profile,
-    public: Endpoint,
-    avoid: frozenset[int] = frozenset(),
-) -> Endpoint:
-    """Where the engine itself listens when clients go to `public`: there, or, with a front, on a
-    private port of this machine. Raises Failed when the profile cannot have a front."""
-    if not profile.front:
-        return public
-    refuse_if([fronts.front_problem(profile)])
-    taken = _claimed(ctx, unit) | {public.port} | avoid
-    port = ports.first_free(fronts.LOOPBACK, fronts.first_private_port(ctx.dirs), taken)
-    return Endpoint(fronts.LOOPBACK, port, public.host, public.port)
-
-
-def port_problem(host: str, port: int) -> str | None:
-    """Why the port cannot be bound now, naming who listens; None when it can."""
-    try:
-        if ports.is_free(host, port):
-            return None
-    except OSError as error:
-        return f"cannot listen on {host}:{port}: {error.strerror}"
-    owner = ports.owner(port)
-    if owner is None:
-        return f"port {port} is not ours to bind; choose one from 1024 up"
-    who = f"pid {owner[0]} ({owner[1]})" if owner[0] else owner[1]
-    return f"port {port} is in use by {who}; stop it or set another port"
-
-
-def _claimed(ctx: Context, but: str) -> frozenset[int]:
-    """Ports of other units' live runs, which may not listen yet."""
-    claimed = set()
-    for record in ctx.store.list_units().units:
-        run = ctx.store.current(record.unit) if record.unit != but else None
-        with suppress(CorruptRecord, NotFound):
-            if run is None or not is_live(run):
-                continue
-            spec = run.spec()
-            claimed |= {port for port in (spec.port, spec.public_port) if port}
-    return frozenset(claimed)
 
 
 def start(

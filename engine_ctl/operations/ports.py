@@ -33,6 +33,20 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
+def port_problem(host: str, port: int) -> str | None:
+    """Why the port cannot be bound now, naming who listens; None when it can."""
+    try:
+        if is_free(host, port):
+            return None
+    except OSError as error:
+        return f"cannot listen on {host}:{port}: {error.strerror}"
+    holder = owner(port)
+    if holder is None:
+        return f"port {port} is not ours to bind; choose one from 1024 up"
+    who = f"pid {holder[0]} ({holder[1]})" if holder[0] else holder[1]
+    return f"port {port} is in use by {who}; stop it or set another port"
+
+
 def first_free(host: str, start: int = 8000, taken: frozenset[int] = frozenset()) -> int:
     """The first port from `start` that nobody listens on and that is not in `taken`."""
     for port in range(start, 65536):

@@ -20,14 +20,8 @@ from engine_ctl.live import operations as live_changes
 from engine_ctl.live.requirements import dev_mode_problem
 from engine_ctl.operations import snapshots
 from engine_ctl.operations.context import Context
-from engine_ctl.operations.lifecycle import (
-    behind_front,
-    endpoint_for,
-    port_problem,
-    stop_run,
-    usable_runtime,
-    wait_ready,
-)
+from engine_ctl.operations.endpoints import behind_front, endpoint_for
+from engine_ctl.operations.lifecycle import stop_run, usable_runtime, wait_ready
 from engine_ctl.operations.local_files import disk_problem, files_problem
 from engine_ctl.operations.planning import (
     DEFAULT_PORT,
@@ -36,6 +30,7 @@ from engine_ctl.operations.planning import (
     model_problem,
     refuse_if,
 )
+from engine_ctl.operations.ports import port_problem
 from engine_ctl.operations.runs import is_live
 from engine_ctl.operations.side_ports import side_port_problem
 from engine_ctl.operations.weights_ready import ensure_daemon

@@ -12,7 +12,7 @@ import pytest
 
 from engine_ctl.errors import Busy
 from engine_ctl.model import Cause
-from engine_ctl.operations import explain, lifecycle, ports
+from engine_ctl.operations import endpoints, explain, lifecycle, ports
 from engine_ctl.operations.lifecycle import PortTaken
 from tests.standin.rig import free_port, until
 from tests.standin.serving import Serving
@@ -56,7 +56,7 @@ class Thief:
 @pytest.fixture
 def thief(here: Serving, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thief]:
     # Not from 8000 up: another test run may look there.
-    monkeypatch.setattr(lifecycle, "DEFAULT_PORT", free_port())
+    monkeypatch.setattr(endpoints, "DEFAULT_PORT", free_port())
     made = Thief(here)
     yield made
     made.close()
