@@ -18,6 +18,10 @@ from engine_ctl.model import STARTING, EngineLoad, Kind, Phase
 from engine_ctl.supervise.liveness import Life, Liveness
 
 _LATER = (Phase.DRAINING, Phase.STOPPING)
+_UNHEALTHY = {
+    Kind.ENGINE: "/health fails: the engine core is likely dead",
+    Kind.PRELOAD: "partial: a rank is gone, /health fails",
+}
 
 
 def phase_of(
@@ -80,7 +84,7 @@ def note_of(
         return life.note
     if life.life is Life.RUNNING and phase in (Phase.READY, Phase.SLEEPING) and life.ready:
         if healthy is False:
-            return "/health fails: the engine core is likely dead"
+            return _UNHEALTHY.get(kind, "/health fails")
         if healthy is None and error and kind is Kind.ENGINE:
             return f"/health: {error}"
     if life.fell:

@@ -121,6 +121,7 @@ def test_notes() -> None:
     ready = life(ready=True)
     assert note_of(ready, Phase.READY, healthy=True) == ""
     assert "engine core is likely dead" in note_of(ready, Phase.READY, healthy=False)
+    assert note_of(ready, Phase.READY, Kind.PRELOAD, False).startswith("partial: a rank is gone")
     assert note_of(ready, Phase.READY, error="timed out") == "/health: timed out"
     assert note_of(ready, Phase.READY, Kind.STANDBY, error="refused") == ""
     assert note_of(life(), Phase.LOADING, error="refused") == ""
