@@ -47,8 +47,11 @@ def weigh(ctx: Context, prepared: Prepared, planned: Sequence[RankKey] = ()) -> 
             answer,
             prepared.spec.env,
             features=features_for(ctx, runtime),
-            quantization=method
-            and (support_said(answer, str(method)) or quantization_for(ctx, runtime, str(method))),
+            quantization=(
+                support_said(answer, str(method)) or quantization_for(ctx, runtime, str(method))
+            )
+            if method
+            else None,
             planned=planned,
         )
     except StokerError as error:
