@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +237,14 @@ class Serving:
                 if run.identity() is not None:
                     stop(run, ladder=Stop(ask_s=1, ask_again_s=1, kill_s=5), by="test")
         until(lambda: not self.engines(), "nothing is left")
+
+
+@contextmanager
+def installed() -> Iterator[Serving]:
+    """An installation for a while. Short paths: Unix sockets have room for 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="stk-") as root:
+        made = Serving(Path(root))
+        try:
+            yield made
+        finally:
+            made.close()

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,15 @@ from engine_ctl.tune.operation import _asked_for, _target
 from engine_ctl.tune.settings import BenchSettings, bench_words
 from profiles.model import Profile
 from tests.standin.rig import until
-from tests.standin.serving import Serving
+from tests.standin.serving import Serving, installed
 
 OPENSSL = shutil.which("openssl")
 
 
 @pytest.fixture
 def here() -> Iterator[Serving]:
-    with tempfile.TemporaryDirectory(prefix="stk-") as root:
-        made = Serving(Path(root))
-        try:
-            yield made
-        finally:
-            made.close()
+    with installed() as made:
+        yield made
 
 
 @pytest.fixture

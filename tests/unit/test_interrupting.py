@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from engine_ctl.supervise import liveness
 from engine_ctl.supervise.stop import stop
 from engine_ctl.swap import journal
 from tests.standin.rig import until
-from tests.standin.serving import Serving
+from tests.standin.serving import Serving, installed
 
 ROOT = Path(__file__).parents[2]
 STOKER = [sys.executable, "-c", "from console.main import main; main()"]
@@ -32,14 +31,10 @@ STOKER = [sys.executable, "-c", "from console.main import main; main()"]
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    with tempfile.TemporaryDirectory(prefix="stk-") as root:
-        made = Serving(Path(root))
+    with installed() as made:
         for name, value in made.env.items():
             monkeypatch.setenv(name, value)
-        try:
-            yield made
-        finally:
-            made.close()
+        yield made
 
 
 @pytest.fixture

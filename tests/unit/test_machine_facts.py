@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from profiles.model import Profile
 from profiles.rules import Facts
 from profiles.schema import Argument, ArgumentSchema, shipped
 from tests.standin.nvml import RecordedNvml
-from tests.standin.serving import Serving
+from tests.standin.serving import installed
 
 NVML = Path(__file__).parent.parent / "data" / "nvml"
 CUDA = Runtime(name="r", python="/r/bin/python", version="0.33.0", platform="cuda")
@@ -61,8 +60,7 @@ def test_an_argument_that_a_later_vllm_has_again_is_no_error() -> None:
 
 
 def test_a_forecast_says_what_servers_and_workers_will_refuse() -> None:
-    with tempfile.TemporaryDirectory(prefix="stk-") as root:
-        here = Serving(Path(root))
+    with installed() as here:
         args = {"headless": True, "api_server_count": 2}
         here.profile("p", 4, args=args)
         found = forecast(here.ctx, "u", "p")
@@ -70,4 +68,3 @@ def test_a_forecast_says_what_servers_and_workers_will_refuse() -> None:
         assert any(
             "headless node" in text and "instead: leave it" in text for text in found.warnings
         )
-        here.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from engine_ctl.swap.forecast import forecast
 from engine_ctl.swap.journal import Outcome
 from profiles.model import Profile
 from tests.standin.rig import free_port
-from tests.standin.serving import Serving
+from tests.standin.serving import Serving, installed
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 MOONCAKE = {"kv_connector": "MooncakeConnector", "kv_role": "kv_producer"}
@@ -26,12 +24,8 @@ EVENTS = {"enable_kv_cache_events": True}
 
 @pytest.fixture
 def here() -> Iterator[Serving]:
-    with tempfile.TemporaryDirectory(prefix="stk-") as root:
-        made = Serving(Path(root))
-        try:
-            yield made
-        finally:
-            made.close()
+    with installed() as made:
+        yield made
 
 
 @pytest.mark.parametrize(
